@@ -125,6 +125,10 @@ class GitStore:
         )
         return done.returncode == 0
 
+    def on_first_parent(self, old: str, new: str) -> bool:
+        """Whether commit `old` is `new` or a first-parent ancestor of it."""
+        return old in self._git("rev-list", "--first-parent", new).split()
+
     def heads(self) -> list[str]:
         """The commit of HEAD."""
         head = self.commit("HEAD")

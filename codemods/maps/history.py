@@ -66,12 +66,14 @@ class History:
     """What following found.
 
     Attributes:
+        base: the tree followed from, path → blob id.
         steps: the steps followed, oldest first.
         lineages: base path → its life.
         moved: per step, old path → new path.
         changes: path → (step number, change) for each step that touched it.
     """
 
+    base: dict[str, str]
     steps: list[Step]
     lineages: dict[str, Lineage]
     moved: list[dict[str, str]]
@@ -199,7 +201,7 @@ def follow(
         moved.append({old: new for old, (new, _) in pairs.items()})
     if progress:
         progress(len(steps), len(steps), "")
-    return History(steps, lineages, moved, dict(touched))
+    return History(base, steps, lineages, moved, dict(touched))
 
 
 def pair(
@@ -263,7 +265,8 @@ def pair(
             pairs[old] = (new, round(alike, 3))
             taken.add(new)
 
-    _pair_absorbed(texts, sources, targets, pairs, taken)
+    went = {path: blob for path, blob in sources.items() if path not in rewritten}
+    _pair_absorbed(texts, went, targets, pairs, taken)
     parts = _split(texts, sources, targets, pairs, taken)
     _pair_by_path(texts, sources, targets, pairs, taken)
     return pairs, parts

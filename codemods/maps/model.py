@@ -6,7 +6,9 @@ go, and where does this top-level *name* of a module live now. Every answer carr
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -132,7 +134,7 @@ class MoveMap:
 
 
 def dump(map_: MoveMap, path: Path) -> None:
-    """Write a map as JSON, keys sorted, default fields of entries left out."""
+    """Write a map as JSON, keys sorted, default fields of entries left out; gzipped if the name ends in `.gz`."""
 
     def lean(entry: Entry) -> dict[str, Any]:
         full = asdict(entry)
@@ -151,7 +153,12 @@ def dump(map_: MoveMap, path: Path) -> None:
         "folders": map_.folders,
         "blobs": dict(sorted(map_.blobs.items())),
     }
-    path.write_text(json.dumps(data, indent=0, separators=(",", ":")) + "\n", encoding="utf-8")
+    text = json.dumps(data, indent=0, separators=(",", ":")) + "\n"
+    if path.suffix == ".gz":
+        # No time stamp: the same map gives the same bytes.
+        path.write_bytes(gzip.compress(text.encode(), mtime=0))
+    else:
+        path.write_text(text, encoding="utf-8")
 
 
 def load(path: Path) -> MoveMap:
@@ -161,7 +168,10 @@ def load(path: Path) -> MoveMap:
         UserError: no such file, not a map, or a map of another schema version.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        data = json.loads(content)
         if data["schema"] != SCHEMA_VERSION:
             raise UserError(
                 f"{path}: map schema {data['schema']}, this version reads {SCHEMA_VERSION}; rebuild it "
@@ -194,5 +204,5 @@ def load(path: Path) -> MoveMap:
         raise UserError(f"{path}: no such map") from None
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not a ling2-migrate map ({error})") from None
