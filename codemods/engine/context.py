@@ -59,6 +59,8 @@ class PythonFile(SourceFile):
         is_package: whether it is an `__init__.py` (relative imports count from it).
         unused: import aliases that nothing needs any more once the rules' removals are made
             (filled by the dump rules before the import rules run).
+        renamed: offset of a name in code → the identifier it becomes where that is not the one of
+            `project.names` (filled by the rename rules before the import rules run).
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class PythonFile(SourceFile):
         self.is_package = is_package
         self.tree = Tree(text)
         self.unused: set[cst.ImportAlias] = set()
+        self.renamed: dict[int, str] = {}
 
     @cached_property
     def scopes(self) -> Scopes:
