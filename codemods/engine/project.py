@@ -29,7 +29,9 @@ class Target:
         name: its name in that module; None when the thing is a module itself.
         commits: the upstream commits behind it, oldest first.
         problem: why it cannot be rewritten with certainty; "" if it can.
-        note: what a reviewer should know although it is rewritten (upstream deleted it, …).
+        note: why a person has to look at it although it is rewritten: upstream deleted it.
+        gone: what upstream deleted, where `note` is set: the module, or the name of a module that lives on.
+        why: the evidence, for the reviewer of an edit.
     """
 
     module: str | None
@@ -37,6 +39,8 @@ class Target:
     commits: tuple[str, ...] = ()
     problem: str = ""
     note: str = ""
+    gone: str = ""
+    why: str = ""
 
     @property
     def dotted(self) -> str | None:
@@ -157,7 +161,7 @@ class Project:
             if new is None:
                 return Target(None, problem=f"`{old}` stays out of the migrated tree")
             if entry is not None and entry.status == "deleted":
-                return Target(new, None, commits, note=self._gone(f"module `{old}`", entry))
+                return Target(new, None, commits, note=self._gone(f"module `{old}`", entry), gone=old)
             return Target(new, None, commits)
         if entry is not None:
             if entry.new is None:
@@ -213,11 +217,18 @@ class Project:
             home = self.modules[definer]
             if home is None:
                 return Target(None, problem=f"`{definer}` stays out of the migrated tree")
-            note = ""
+            note = gone = ""
             if entry is not None and entry.status == "deleted":
-                note = self._gone(f"`{module}.{name}`", entry)
+                home_entry = self.map.modules.get(definer)
+                if home_entry is not None and home_entry.status == "deleted":
+                    gone, note = definer, self._gone(f"module `{definer}`", home_entry)
+                else:
+                    gone = f"{module}.{name}"
+                    note = self._gone(f"`{gone}`", entry)
             commits = entry.commits if entry else ()
-            return Target(home, self.names.get(definition, definition), commits, note=note)
+            return Target(
+                home, self.names.get(definition, definition), commits, note=note, gone=gone
+            )
         if entry is not None:
             return Target(None, None, entry.commits, self._gone(f"`{module}.{name}`", entry))
         home_target = self.module(module)
@@ -242,7 +253,7 @@ class Project:
         if self.target.is_module(entry.new):
             return Target(entry.new, None, entry.commits)
         if self.target.is_module(module) and self.target.resolve(module, name) is not None:
-            return Target(module, name, entry.commits, note=entry.note)
+            return Target(module, name, entry.commits, why=entry.note)
         return None
 
     def _gone(self, what: str, entry: Entry) -> str:

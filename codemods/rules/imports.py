@@ -225,6 +225,9 @@ RULES = (
 
 _LINTER_COMMENT = re.compile(r"#\s*(?:noqa|pylint:|type:|isort:|pyright:|mypy:|ruff:|pytype:)")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z")
+# The old package in the literal part of an f-string, followed by a name or by what is filled in.
+_DOTTED_PART = re.compile(rf"(?<![\w/.]){OLD_ROOT}\.[a-z_]")
+_CUT_NAME = re.compile(rf"(?<![\w/.]){OLD_ROOT}\.\Z")
 _FROM = re.compile(r"from(?:[ \t\f]|\\\r?\n)*")
 _DOTS = re.compile(r"\.(?:[ \t\f.]|\\\r?\n)*")
 
@@ -290,6 +293,7 @@ class _Imports:
         self._exported: frozenset[str] | None = None
         self._bindings: dict[cst.CSTNode, Binding] | None = None
         self._module_bindings: dict[tuple[int, str], tuple[str, _Name]] = {}
+        self._gone: set[str] = set()
         self._plain_modules: set[str] = set()  # modules that plain imports of the output bind
 
     def run(self) -> None:
@@ -344,10 +348,17 @@ class _Imports:
             if target.module is None:
                 self.file.site("IMP020", self.file.span(alias), target.problem, _TODO_GONE)
                 continue
-            if target.note:
-                self.file.site("IMP022", self.file.span(alias), target.note, _TODO_CARRIED)
+            self._carried(self.file.span(alias), target)
             self._retarget(name, module, old, target)
         self._write_from(statement, module, names)
+
+    def _carried(self, span: Span, target: Target) -> None:
+        """List, once a file, what is rewritten to the checkout's own copy although upstream deleted it."""
+        entry = self.project.map.modules.get(self.file.module_name)
+        if not target.note or target.gone in self._gone or (entry and entry.status == "deleted"):
+            return  # a file that upstream deleted itself is listed as such
+        self._gone.add(target.gone)
+        self.file.site("IMP022", span, target.note, _TODO_CARRIED)
 
     def _absolute(self, statement: cst.ImportFrom) -> str:
         target = dotted_name(statement.module) if statement.module is not None else None
@@ -440,8 +451,7 @@ class _Imports:
             if name.bound != use.name:
                 self._rename_use(use, name)
             return False
-        if target.note:
-            self.file.site("IMP022", whole, target.note, _TODO_CARRIED)
+        self._carried(whole, target)
         if covered == 0:
             attribute = names[0]
             if not self._dynamic(old, attribute):
@@ -451,6 +461,10 @@ class _Imports:
                     f"neither tree has a name `{attribute}` in `{old}`",
                     "find out what it should use",
                 )
+            if name.bound != use.name:
+                self._rename_use(use, name)
+            return False
+        if self._still_there(new, names[:covered], target):
             if name.bound != use.name:
                 self._rename_use(use, name)
             return False
@@ -486,6 +500,15 @@ class _Imports:
         self.file.edit("IMP005", whole, text, group=self._group(name))
         del span
         return True
+
+    def _still_there(self, new: str, names: list[str], target: Target) -> bool:
+        """Whether the module's new home still hands on the same thing under the same name."""
+        if len(names) != 1 or target.name is None or self.project.target.modules.get(new) is None:
+            return False
+        found = self.project.target.resolve(new, names[0])
+        if not isinstance(found, tuple):
+            return False
+        return found == self.project.target.resolve(target.module or "", target.name)
 
     def _dynamic(self, module: str, attribute: str) -> bool:
         """Whether a module may have an attribute that its text does not show."""
@@ -537,8 +560,7 @@ class _Imports:
                 problem = target.problem or f"`{old}` is no module"
                 self.file.site("IMP020", self.file.span(alias), problem, _TODO_GONE)
                 continue
-            if target.note:
-                self.file.site("IMP022", self.file.span(alias), target.note, _TODO_CARRIED)
+            self._carried(self.file.span(alias), target)
             binding = self._binding(alias)
             if alias.asname is not None:
                 name.module, name.name, name.bound = "", target.module, binding.name
@@ -596,8 +618,7 @@ class _Imports:
         if target.module is None:
             self.file.site("IMP020", whole, target.problem, _TODO_GONE)
             return
-        if target.note:
-            self.file.site("IMP022", whole, target.note, _TODO_CARRIED)
+        self._carried(whole, target)
         dotted = target.dotted or ""
         chosen = self.file.renamed.get(use.trail[parts - 1][1]) if parts else None
         if chosen is not None and target.name is not None:
@@ -1137,8 +1158,7 @@ class _Imports:
         new_value = target.dotted or ""
         if new_value == value:
             return
-        if target.note:
-            self.file.site("IMP022", self.file.span(node), target.note, _TODO_CARRIED)
+        self._carried(self.file.span(node), target)
         rule = "IMP009" if loaded or patched else "IMP010"
         self.file.edit(rule, self.file.span(node), _requote(node, new_value))
         assigned = self._assigned_name(node)
@@ -1177,9 +1197,11 @@ class _Imports:
     ) -> None:
         if isinstance(self.tree.parent(node), cst.ConcatenatedString):
             return
-        for part in self.tree.walk(node):
+        parts = list(self.tree.walk(node))
+        for part, following in zip(parts, [*parts[1:], None], strict=True):
             if isinstance(part, cst.FormattedStringText):
-                if re.search(rf"(?<![\w/.]){OLD_ROOT}\.(?=[a-z_]|\Z)", part.value):
+                cut = isinstance(following, cst.FormattedStringExpression)
+                if _DOTTED_PART.search(part.value) or (cut and _CUT_NAME.search(part.value)):
                     self._built(node)
                     return
             elif isinstance(part, cst.FormattedStringExpression):

@@ -1,0 +1,367 @@
+"""One file through all rules: bytes in, bytes and findings out. Runs in a worker process."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from codemods.engine.context import PythonFile, SourceFile, TextFile
+from codemods.engine.edits import Edit, LineIndex, Site, Tier, apply, settle
+from codemods.engine.project import OLD_ROOT, Project
+from codemods.engine.source import decode
+from codemods.engine.tree import Unparsable
+from codemods.maps import symbols
+from codemods.rules import all_rules, configs, dumps, run_python, run_text, text
+
+PYTHON_SUFFIXES = (".py", ".pyi")
+# Files of these names are text, so a NUL byte in one is a fault to list, not a sign of binary data.
+TEXT_SUFFIXES = (".sh", ".md", ".rst", ".yml", ".yaml", ".toml", ".cfg", ".ini", ".json", ".ipynb")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An edit made or a site listed, as the report has it.
+
+    Attributes:
+        file: path in the checkout.
+        line, column: where it starts, both from 1.
+        rule, tier: which rule, and how far to trust it ("report": nothing was changed by it).
+        before: the text that was there.
+        after: what it became; None for a listed site.
+        reason: why.
+        todo: what a person should do; "" for an edit.
+        start, end: character offsets in the decoded file.
+        group: edits of a file that stand or fall together.
+    """
+
+    file: str
+    line: int
+    column: int
+    rule: str
+    tier: Tier
+    before: str
+    after: str | None
+    reason: str
+    todo: str = ""
+    start: int = 0
+    end: int = 0
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """An import statement of a rewritten file, to be checked against the new trees.
+
+    Attributes:
+        name: dotted module or `module.name`.
+        line: in the rewritten file.
+        old_line: the nearest line in the checkout's file.
+    """
+
+    name: str
+    line: int
+    old_line: int
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of one file.
+
+    Attributes:
+        path: in the checkout.
+        data: its new bytes; None if they did not change.
+        edits, sites: findings, in order.
+        module: symbol table entry of the rewritten text, for Python.
+        imports: what the rewritten Python imports from the old or new packages.
+        considered: whether it held anything that the rules look for.
+    """
+
+    path: str
+    data: bytes | None = None
+    edits: list[Finding] = field(default_factory=list)
+    sites: list[Finding] = field(default_factory=list)
+    module: symbols.Module | None = None
+    imports: list[Imported] = field(default_factory=list)
+    considered: bool = False
+
+
+class Prefilter:
+    """Which files can hold anything for the rules, by their bytes alone."""
+
+    def __init__(self, project: Project) -> None:
+        roots = {
+            root.encode()
+            for root in project.old_roots
+            if root not in ("tests", "benchmarks", "tools", "scripts", "setup")
+        }
+        dotted = {f"{root}.".encode() for root in project.old_roots} | {
+            f"from {root} ".encode() for root in project.old_roots
+        }
+        names = {name.encode() for name in project.names}
+        common = {OLD_ROOT.encode(), b"al_model", *roots, *dotted, *names}
+        common |= {*text.WORDS, *configs.WORDS, *dumps.WORDS, *project.dumps.words}
+        self.python = self._pattern(common)
+        self.text = self._pattern(common)
+
+    @staticmethod
+    def _pattern(words: set[bytes]) -> re.Pattern[bytes]:
+        return re.compile(b"|".join(re.escape(w) for w in sorted(words)))
+
+
+_RELATIVE = re.compile(rb"^[ \t]*from[ \t]*\.", re.MULTILINE)
+
+
+def rewrite(path: str, data: bytes, project: Project, prefilter: Prefilter | None) -> Result:
+    """Run all rules on one file.
+
+    Args:
+        path: its path in the checkout.
+        data: its bytes.
+        project: what is known of the whole checkout.
+        prefilter: skips files that hold nothing to do; None runs the rules on every file.
+    """
+    result = Result(path)
+    python = path.endswith(PYTHON_SUFFIXES)
+    canonical = project.canonical(path)
+    if python:
+        module = symbols.module_name(canonical)
+        if prefilter is not None and not prefilter.python.search(data):
+            moved = project.modules.get(module, module) != module
+            if not (moved and _RELATIVE.search(data)):
+                return result
+    elif prefilter is not None and not prefilter.text.search(data):
+        return result
+    if not python and b"\0" in data[:8192] and not path.endswith(TEXT_SUFFIXES):
+        return result
+    result.considered = True
+    try:
+        if not python and b"\0" in data:
+            raise Unparsable("the file holds a NUL byte", data[: data.index(b"\0")].count(b"\n") + 1)
+        source, encoding = decode(data, python)
+        file: SourceFile
+        if python:
+            package = path.endswith("__init__.py")
+            file = PythonFile(path, source, project, module, package)
+            run_python(file)
+        else:
+            file = TextFile(path, source, project)
+            run_text(file)
+    except Unparsable as error:
+        if _mentions_old(data):
+            result.sites.append(
+                _unparsable(path, error, "fix the file or migrate it by hand, then run again")
+            )
+        else:
+            result.sites.append(_unparsable(path, error, "look at it by hand"))
+        return result
+    except RecursionError:
+        error = Unparsable("an expression is nested too deep for the rules")
+        result.sites.append(_unparsable(path, error, "migrate it by hand"))
+        return result
+    _finish(result, file, project, python)
+    if result.data is None and not result.edits:
+        new_text = source
+    else:
+        new_text = result_text = apply(source, settle(file.edits)[0])
+        try:
+            result.data = encoding.encode(result_text)
+        except UnicodeEncodeError:
+            error = Unparsable(f"the rewritten text cannot be written as {encoding.codec}")
+            result.edits.clear()
+            result.sites.append(_unparsable(path, error, "migrate it by hand"))
+            return result
+    if python:
+        _check_python(result, file, project, new_text)
+    _check_survivors(result, file, project, new_text)
+    result.sites.sort(key=lambda s: (s.line, s.column, s.rule))
+    return result
+
+
+def _unparsable(path: str, error: Unparsable, todo: str) -> Finding:
+    return Finding(
+        path, error.line, error.column, "CHK001", "report", "", None, error.reason, todo
+    )
+
+
+def _mentions_old(data: bytes) -> bool:
+    return OLD_ROOT.encode() in data
+
+
+def _finish(result: Result, file: SourceFile, project: Project, python: bool) -> None:
+    """Settle the edits; if the outcome would not parse, take all of them back."""
+    edits, clashes = settle(file.edits)
+    lines = LineIndex(file.text)
+    rules = all_rules()
+    for stands, dropped in clashes:
+        reason = f"{stands.rule} changes the same text (to `{_short(stands.new)}`)"
+        todo = f"{dropped.rule} wanted `{_short(dropped.new)}`; check the result"
+        result.sites.append(
+            _finding(file, lines, Site(dropped.start, dropped.end, "CHK002", reason, todo))
+        )
+    if python and edits and isinstance(file, PythonFile):
+        new_text = apply(file.text, edits)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ast.parse(new_text)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            first = edits[0]
+            message = getattr(error, "msg", str(error))
+            reason = f"its {len(edits)} edits together would not parse ({message})"
+            site = Site(first.start, first.end, "CHK003", reason, "migrate this file by hand")
+            result.sites.append(_finding(file, lines, site))
+            file.edits.clear()
+            edits = []
+    for edit in edits:
+        result.edits.append(_finding(file, lines, edit, rules[edit.rule].tier))
+    seen: set[tuple[int, int, str]] = set()
+    for site in file.sites:
+        key = (site.start, site.end, site.rule)
+        if key not in seen:
+            seen.add(key)
+            result.sites.append(_finding(file, lines, site))
+
+
+def _finding(file: SourceFile, lines: LineIndex, item: Edit | Site, tier: Tier = "report") -> Finding:
+    line, column = lines.line_column(item.start)
+    return Finding(
+        file=file.path,
+        line=line,
+        column=column,
+        rule=item.rule,
+        tier=tier,
+        before=file.text[item.start : item.end],
+        after=item.new if isinstance(item, Edit) else None,
+        reason=item.reason,
+        todo="" if isinstance(item, Edit) else item.todo,
+        start=item.start,
+        end=item.end,
+        group=item.group if isinstance(item, Edit) else "",
+    )
+
+
+def _short(text_: str) -> str:
+    line = " ".join(text_.split())
+    return line if len(line) <= 60 else line[:57] + "..."
+
+
+class _OldLines:
+    """From lines of the rewritten text back to lines of the checkout's."""
+
+    def __init__(self, file: SourceFile, edits: list[Finding], new_text: str) -> None:
+        self._old = LineIndex(file.text)
+        self.new = LineIndex(new_text)
+        self._shifts: list[tuple[int, int, int]] = []  # new start, new end, old start
+        delta = 0
+        for edit in edits:
+            start = edit.start + delta
+            size = len(edit.after or "")
+            self._shifts.append((start, start + size, edit.start))
+            delta += size - (edit.end - edit.start)
+        self._edits = edits
+
+    def offset(self, new: int) -> int:
+        """The old offset of a new one; inside a replacement, where that starts."""
+        delta = 0
+        for (start, end, old_start), edit in zip(self._shifts, self._edits, strict=True):
+            if new < start:
+                break
+            if new < end:
+                return old_start
+            delta = edit.end - end
+        return new + delta
+
+    def line(self, new: int) -> int:
+        return self._old.line_column(self.offset(new))[0]
+
+
+def _check_python(result: Result, file: SourceFile, project: Project, new_text: str) -> None:
+    """Read the rewritten text: its symbol table entry, and what it imports from the packages at stake."""
+    assert isinstance(file, PythonFile)
+    placement = project.placements.get(file.path)
+    new_path = (placement.new if placement else None) or file.path
+    result.module = symbols.scan(new_text, project.canonical(new_path))
+    if not result.edits and not result.sites:
+        return
+    package = result.module.package
+    back = _OldLines(file, result.edits, new_text)
+    starts = [0]
+    for line in new_text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(new_text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = symbols.absolute(result.module.name, package, node.level, node.module)
+            names = [base if a.name == "*" else f"{base}.{a.name}" for a in node.names if base]
+        else:
+            continue
+        for name in names:
+            old_line = back.line(starts[min(node.lineno - 1, len(starts) - 1)])
+            result.imports.append(Imported(name, node.lineno, old_line))
+
+
+# A dotted name, a path or an `-m` target of the old package; the product's name in prose is none of these.
+_SURVIVOR = re.compile(
+    rf"(?<![\w/.-])(?:{OLD_ROOT}(?:\.[a-z_]\w*)+|-m\s*{OLD_ROOT}\b)"
+    rf"|(?<![\w.])(?:[\w.${{}}-]*/)*{OLD_ROOT}/"
+    rf"|^[ \t>]*(?:from|import)\s+{OLD_ROOT}\b",
+    re.MULTILINE,
+)
+
+
+def _survivors(new_text: str, project: Project) -> Iterator[re.Match[str]]:
+    yield from _SURVIVOR.finditer(new_text)
+    if project.names:
+        pattern = "|".join(re.escape(n) for n in sorted(project.names))
+        yield from re.finditer(rf"(?<!\w)(?:{pattern})(?!\w)", new_text)
+
+
+_PINNED_URL = re.compile(r"https?://[^\s\"')>]*/(?:blob|tree|raw|commit)/(?!main/|master/|HEAD/)[^\s\"')>]*")
+
+
+def _pinned(new_text: str, offset: int) -> bool:
+    """Whether the offset lies in a URL to a fixed commit or tag, where the old path is the right one."""
+    line_start = new_text.rfind("\n", 0, offset) + 1
+    line_end = new_text.find("\n", offset)
+    line = new_text[line_start : len(new_text) if line_end == -1 else line_end]
+    return any(
+        m.start() <= offset - line_start < m.end() for m in _PINNED_URL.finditer(line)
+    )
+
+
+def _check_survivors(result: Result, file: SourceFile, project: Project, new_text: str) -> None:
+    """List every old name that is still there and that no site of this file accounts for."""
+    back = _OldLines(file, result.edits, new_text)
+    listed = {s.line for s in result.sites}
+    for match in _survivors(new_text, project):
+        if _pinned(new_text, match.start()):
+            continue
+        start = back.offset(match.start())
+        line, column = LineIndex(file.text).line_column(start)
+        if line in listed or any(
+            s.start <= start < max(s.end, s.start + 1) for s in result.sites
+        ):
+            continue
+        listed.add(line)
+        result.sites.append(
+            Finding(
+                file=file.path,
+                line=line,
+                column=column,
+                rule="CHK005",
+                tier="report",
+                before=match.group(),
+                after=None,
+                reason="an old name is left that no rule rewrites with certainty",
+                todo="rewrite it by hand, or keep it on purpose",
+                start=start,
+                end=start + len(match.group()),
+            )
+        )
