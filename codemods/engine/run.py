@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from codemods import __version__
@@ -119,7 +120,7 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
 
     old, facts = _survey(checkout, python, source_root, settings.jobs, progress)
     plan = dumps.plan(facts) if any(i.startswith("DMP") for i in enabled) else dumps.DumpPlan()
-    target_table = SymbolTable.from_folder(upstream.root)
+    target_table = _target_table(upstream.root)
     placements = moves.place(
         [f.path for f in checkout.files],
         choice.map,
@@ -164,6 +165,12 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
     _list_left_alone(migration)
     _check_imports(migration, project)
     return migration
+
+
+@lru_cache(maxsize=2)
+def _target_table(root: Path) -> SymbolTable:
+    """The symbol table of an upstream tree."""
+    return SymbolTable.from_folder(root)
 
 
 def _layout(checkout: Checkout) -> str:

@@ -21,6 +21,11 @@ from codemods.upstream import is_version, resolve_upstream
 WHEEL_FOLDERS = ("src/MaxText/", "src/maxtext/", "src/dependencies/", "src/install_maxtext_extra_deps/")
 
 
+# For a time the old package stood beside the new one, as forwarding modules that never are a target.
+_OLD_ROOT = "src/MaxText/"
+_NEW_ROOT = "src/maxtext/"
+
+
 @dataclass(frozen=True, slots=True)
 class Tree:
     """One end of a map: its name, its files (repository path → blob id) and the commit it stands on."""
@@ -143,6 +148,7 @@ class _Builder:
         self.paths: dict[str, Entry] = {}
         self.symbols: dict[str, Entry] = {}
         self.kept: dict[str, tuple[str, ...]] = {}
+        self.both_packages = any(p.startswith(_NEW_ROOT) for p in new.files)
 
     def table(self, tree: Tree) -> SymbolTable:
         return SymbolTable.from_sources(
@@ -174,10 +180,10 @@ class _Builder:
             evidence = "tree"
         commits = self.commits(life.moves)
         if life.current is None or life.current not in self.new.files:
-            gone = () if life.deleted is None else (steps[life.deleted].commit[:10],)
-            if gone == ("",):
-                gone, evidence = (), "tree"
-            return Entry(None, "deleted", gone, evidence)
+            commit = "" if life.deleted is None else steps[life.deleted].commit[:10]
+            if not commit:
+                return Entry(None, "deleted", (), "tree", 1.0, "after the last public commit")
+            return Entry(None, "deleted", (commit,))
         confidence = 1.0
         for move in life.moves:
             if not steps[move.step].commit or move.likeness < 0.5:
@@ -195,10 +201,16 @@ class _Builder:
         forced = self.overrides.paths(self.new.files)
         for path, life in sorted(self.history.lineages.items()):
             entry = forced.get(path) or self.entry(life)
+            if entry.status == "same" and entry.evidence != "override" and self.leftover(path):
+                entry = Entry(None, "deleted", (), "symbols", 1.0, "only kept for old callers")
             if entry.status != "same":
                 self.paths[path] = entry
             if path.endswith(".py"):
                 self.modules[module_name(path)] = _as_module(entry)
+
+    def leftover(self, path: str) -> bool:
+        """Whether a file stands at its old path only for old callers, beside the new package."""
+        return path.startswith(_OLD_ROOT) and self.both_packages
 
     def place_packages(self) -> None:
         """A package whose `__init__.py` was dropped at the old place: where most of its modules went."""
@@ -206,8 +218,6 @@ class _Builder:
         for path in sorted(self.history.lineages, key=lambda p: -p.count("/")):
             name = module_name(path)
             if not path.endswith("/__init__.py") or self.modules[name].new is not None:
-                continue
-            if self.old_table.modules[name].definitions:
                 continue
             votes: Counter[str] = Counter()
             commits: set[str] = set()
@@ -219,20 +229,38 @@ class _Builder:
                         home = ".".join(entry.new.split(".")[:-below])
                         votes[home] += 1
                         commits.update(entry.commits)
-            for home, count in votes.most_common():
-                target = self.new_table.modules.get(home)
-                if target is not None and target.package and home not in taken:
-                    share = round(count / votes.total(), 3)
-                    note = "its modules went there"
+            same = self.renamed_root(name)
+            for home, count in [*votes.most_common(), (same, 0)]:
+                target = self.package_path(home)
+                if target is not None and home not in taken and not self.leftover(target):
+                    share = round(count / votes.total(), 3) if count else 0.5
+                    note = "its modules went there" if count else "the package of the same name"
                     status: Status = "moved" if home.split(".")[-1] == name.split(".")[-1] else "renamed"
-                    entry = Entry(target.path, status, tuple(sorted(commits)), "symbols", share, note)
-                    if target.path == path:
+                    entry = Entry(target, status, tuple(sorted(commits)), "symbols", share, note)
+                    if target == path:
                         entry = Entry(path, "same")
                     else:
                         self.paths[path] = entry
                     self.modules[name] = _as_module(entry)
                     taken.add(home)
                     break
+
+    def package_path(self, package: str) -> str | None:
+        """The path of a target package's `__init__.py`, also of one that does without."""
+        held = self.new_table.modules.get(package)
+        if held is not None:
+            return held.path if held.package else None
+        path = f"src/{package.replace('.', '/')}/__init__.py"
+        return path if self.new_table.is_module(package) and path.startswith(_NEW_ROOT) else None
+
+    def renamed_root(self, package: str) -> str:
+        """The package's name below the root package that its own root became."""
+        root, _, rest = package.partition(".")
+        roots = Counter(
+            e.new.split(".")[0] for m, e in self.modules.items() if e.new and m.startswith(f"{root}.")
+        )
+        home = roots.most_common(1)[0][0] if roots else root
+        return f"{home}.{rest}" if rest else home
 
     # -- names
 
@@ -275,13 +303,15 @@ class _Builder:
         if found == f"{module}.{name}":
             return None
         if home.new is None:
-            return Entry(None, "deleted", home.commits, home.evidence, home.confidence)
+            return Entry(None, "deleted", home.commits, home.evidence, home.confidence, home.note)
         return Entry(home.new, "reexport", home.commits, home.evidence, home.confidence)
 
     def reexported(self, module: str, name: str, found: tuple[str, str]) -> Entry:
         origin = self.overrides.symbols(self.new_table).get(".".join(found)) or self.defined(*found)
         if origin.new is None:
-            return Entry(None, "deleted", origin.commits, origin.evidence, origin.confidence)
+            return Entry(
+                None, "deleted", origin.commits, origin.evidence, origin.confidence, origin.note
+            )
         home = self.modules[module].new
         if origin.new == f"{home}.{name}":
             return Entry(origin.new, "moved", origin.commits, origin.evidence)
@@ -315,7 +345,7 @@ class _Builder:
             there = self.new_table.resolve(*trace.home)
             if isinstance(there, tuple) and there[0] in self.new_table.modules:
                 return self.place(name, there, trace.commits, trace.evidence, trace.confidence, trace.note)
-        return Entry(None, "deleted", trace.commits or home.commits, trace.evidence, 1.0, trace.note)
+        return Entry(None, "deleted", trace.commits, trace.evidence, 1.0, trace.note)
 
     def place(
         self,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from codemods.maps.gitstore import Change, GitStore, Step
+from codemods.maps.symbols import scan
 
 Progress = Callable[[int, int, str], None]
 
@@ -101,6 +102,21 @@ class Texts:
             self._held[blob] = held
         return held
 
+    def emptied(self, change: Change) -> bool:
+        """Whether a file's content gave way to a forwarding module, or to next to nothing."""
+        if change.old is None or change.new is None:
+            return False
+        small = weight(self.lines(change.new)) * 5 < weight(self.lines(change.old))
+        if not change.path.endswith(".py"):
+            return small
+        new = scan(self._store.read(change.new) or b"", change.path)
+        if new.shim:
+            return True
+        # What still defines the same things (subclasses of what moved, say) is still the same module.
+        old = scan(self._store.read(change.old) or b"", change.path)
+        common = new.definitions.keys() & old.definitions.keys() - {"main"}
+        return small and all(new.definitions[name].kind == "assign" for name in common)
+
     def substantial(self, blob: str) -> bool:
         """Whether a blob has enough content of its own to be recognised by it."""
         return self.lines(blob).total() >= SUBSTANTIAL
@@ -108,7 +124,7 @@ class Texts:
 
 def weight(lines: Counter[bytes]) -> int:
     """How much text a multiset of lines is."""
-    return sum(len(line) * count for line, count in lines.items())
+    return sum([len(line) * count for line, count in lines.items()])
 
 
 def likeness(old: Counter[bytes], new: Counter[bytes]) -> tuple[float, float]:
@@ -234,7 +250,7 @@ def pair(
             stays = likeness(texts.lines(change.old), texts.lines(change.new))[0]
             if stays < MOVED:
                 rewritten[change.path] = stays
-                if targets and texts.substantial(change.old):
+                if targets and texts.substantial(change.old) and texts.emptied(change):
                     sources[change.path] = change.old
                 if sources and change.path not in owned and texts.substantial(change.new):
                     targets[change.path] = change.new

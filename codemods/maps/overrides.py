@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from ruamel.yaml import YAML
 
-from codemods.maps.model import Entry
+from codemods.maps.model import Entry, Status
 from codemods.maps.symbols import SymbolTable
 
 OVERRIDES = Path(__file__).with_name("overrides.yml")
@@ -21,13 +21,28 @@ class Override:
 
     Attributes:
         old: `old.module.name` or an old repository path.
-        new: where it is, by preference; the first one that the target has holds. None: it has no successor.
+        new: where it is, by preference: the first one that the target has holds; None among them, or at
+            last, means that it has no successor.
         reason: why, in one line.
     """
 
     old: str
-    new: tuple[str, ...] | None
+    new: tuple[str | None, ...]
     reason: str
+
+    def entry(self, exists: Callable[[str], bool]) -> Entry | None:
+        """What it says for a target in which some names or paths exist; None if nothing."""
+        for new in self.new:
+            if new is None:
+                return Entry(None, "deleted", (), "override", 1.0, self.reason)
+            if exists(new):
+                status: Status = "moved" if _leaf(new) == _leaf(self.old) else "renamed"
+                return Entry(new, status, (), "override", 1.0, self.reason)
+        return None
+
+
+def _leaf(name: str) -> str:
+    return name.rpartition("/" if "/" in name else ".")[2]
 
 
 class Overrides:
@@ -50,7 +65,7 @@ class Overrides:
             found = []
             for line in data.get(key) or ():
                 new = line["new"]
-                chosen = (new,) if isinstance(new, str) else tuple(new) if new else None
+                chosen = tuple(new) if isinstance(new, list) else (new,)
                 found.append(Override(line["old"], chosen, line["reason"]))
             return found
 
@@ -58,31 +73,18 @@ class Overrides:
 
     def symbols(self, target: SymbolTable) -> dict[str, Entry]:
         """`old.module.name` → entry, for those whose new name the target defines."""
-        entries: dict[str, Entry] = {}
-        for line in self._symbols:
-            if line.new is None:
-                entries[line.old] = Entry(None, "deleted", (), "override", 1.0, line.reason)
-                continue
-            for new in line.new:
-                home, _, name = new.rpartition(".")
-                if target.resolve(home, name) == (home, name) and home in target.modules:
-                    same = name == line.old.rpartition(".")[2]
-                    status = "moved" if same else "renamed"
-                    entries[line.old] = Entry(new, status, (), "override", 1.0, line.reason)
-                    break
-        return entries
+
+        def defined(new: str) -> bool:
+            home, _, name = new.rpartition(".")
+            return home in target.modules and target.resolve(home, name) == (home, name)
+
+        return _entries(self._symbols, defined)
 
     def paths(self, target: Mapping[str, str]) -> dict[str, Entry]:
         """Old path → entry, for those whose new path the target has."""
-        entries: dict[str, Entry] = {}
-        for line in self._paths:
-            if line.new is None:
-                entries[line.old] = Entry(None, "deleted", (), "override", 1.0, line.reason)
-                continue
-            for new in line.new:
-                if new in target:
-                    same = new.rpartition("/")[2] == line.old.rpartition("/")[2]
-                    status = "moved" if same else "renamed"
-                    entries[line.old] = Entry(new, status, (), "override", 1.0, line.reason)
-                    break
-        return entries
+        return _entries(self._paths, target.__contains__)
+
+
+def _entries(lines: list[Override], exists: Callable[[str], bool]) -> dict[str, Entry]:
+    found = {line.old: line.entry(exists) for line in lines}
+    return {old: entry for old, entry in found.items() if entry is not None}

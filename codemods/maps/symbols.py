@@ -19,6 +19,10 @@ Kind = Literal["class", "function", "assign"]
 _SKIPPED_FOLDERS = frozenset({".git", "__pycache__", "node_modules", ".venv"})
 
 
+# What a wheel of MaxText holds at its root and the repository below `src/`.
+_WHEEL_ROOTS = frozenset({"MaxText", "maxtext", "dependencies", "install_maxtext_extra_deps"})
+
+
 @dataclass(frozen=True, slots=True)
 class Parameters:
     """The parameters of a function, annotations left out.
@@ -169,10 +173,11 @@ class _Scanner:
         if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
             body = body[1:]
         self.block(body)
-        forwards = any(_is_import_module(node) for node in ast.walk(tree))
-        forwards |= bool(self.imports or self.stars) and not self.script
-        real = [d for d in self.definitions.values() if not _is_forwarded(d)]
-        shim = forwards and not (self.package or real or self.effects)
+        own = self.package or self.effects or not all(map(_is_forwarded, self.definitions.values()))
+        shim = not own and (
+            (bool(self.imports or self.stars) and not self.script)
+            or any(_is_import_module(node) for node in ast.walk(tree))
+        )
         return Module(
             self.name,
             self.path,
@@ -410,12 +415,12 @@ def _set_on(function: ast.AST, self_name: str) -> Iterator[str]:
 
 
 def _first(node: ast.stmt) -> int:
-    decorators = getattr(node, "decorator_list", [])
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(d.lineno for d in decorators)])
 
 
 def _last(node: ast.stmt) -> int:
-    return node.end_lineno or node.lineno
+    return node.lineno if node.end_lineno is None else node.end_lineno
 
 
 def _is_main_test(test: ast.expr) -> bool:
@@ -714,10 +719,8 @@ class SymbolTable:
 
 def canonical(path: str) -> str:
     """A path of an unpacked wheel as the repository has it: its packages are below `src/` there."""
-    if path.split("/")[0] in ("MaxText", "maxtext", "dependencies", "install_maxtext_extra_deps"):
-        if "/" in path:
-            return f"src/{path}"
-    return path
+    root, _, below = path.partition("/")
+    return f"src/{path}" if below and root in _WHEEL_ROOTS else path
 
 
 def python_files(root: Path) -> Iterator[str]:

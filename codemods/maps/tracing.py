@@ -17,6 +17,7 @@ from codemods.maps.symbols import Definition, Module, SymbolTable, module_name, 
 SAME_NAME = 0.4  # under the same name in another file
 RENAMED_HERE = 0.5  # under another name in the same file
 RENAMED_ELSEWHERE = 0.7  # under another name in another file
+TELLING = 10  # length of a name that by itself is unlikely to come up twice in one commit
 LATER = 0.5  # under the same name in the target, where no commit shows the move
 
 
@@ -62,7 +63,7 @@ class Tracer:
     def trace(self, path: str, name: str) -> Trace:
         """Follow `name`, which the base's file `path` defines, to the last tree."""
         commits: list[str] = []
-        confidence, evidence = 1.0, "history"
+        confidence = 1.0
         first = self.blob_before(path, 0)
         note = ""
         here, called, number = path, name, 0
@@ -70,7 +71,8 @@ class Tracer:
             at = self._next(here, number)
             if at is None:
                 home = (module_name(here), called)
-                return Trace(home, tuple(commits), _evidence(evidence), confidence, note)
+                evidence: Evidence = "history" if all(commits) else "tree"
+                return Trace(home, tuple(c for c in commits if c), evidence, confidence, note)
             step = self.history.steps[at]
             old_blob = self.blob_before(here, at)
             there = self.history.moved[at].get(here, here)
@@ -80,20 +82,14 @@ class Tracer:
             if new_definition is not None and not _forwarded(old_definition, new_definition):
                 if there != here:
                     commits.append(step.commit[:10])
-                    if not step.commit:
-                        evidence = "tree"
             else:
                 found = self.search(at, here, there, old_blob, called)
+                if found is None and new_definition is not None:
+                    here, number = there, at + 1
+                    continue
                 commits.append(step.commit[:10])
-                if not step.commit:
-                    evidence = "tree"
                 if found is None:
-                    if new_definition is not None:
-                        commits.pop()
-                        here, number = there, at + 1
-                        continue
-                    gone = tuple(c for c in commits[-1:] if c)
-                    return self.later(first, path, name, gone, _evidence(evidence))
+                    return self.later(first, path, name, step.commit[:10])
                 if found.name != called:
                     note = f"{called} became {found.name}"
                 confidence = min(confidence, found.alike)
@@ -112,6 +108,7 @@ class Tracer:
         body = self.body(old_blob, old)
         moved: list[_Found] = []
         standing: list[_Found] = []
+        rewritten: list[_Found] = []
         renamed: list[_Found] = []
         for change in self.history.steps[at].changes:
             if change.new is None or not change.path.endswith(".py"):
@@ -136,11 +133,16 @@ class Tracer:
                             standing.append(found)
                     elif alike >= SAME_NAME or _same_call(old, candidate):
                         moved.append(found)
+                    else:
+                        rewritten.append(found)
                 elif old.kind != "assign" and candidate.kind == old.kind:
                     least = RENAMED_HERE if change.path == there else RENAMED_ELSEWHERE
                     if alike >= least:
                         renamed.append(found)
-        for choice in (moved, standing, renamed):
+        # Gone here and new there in one commit, under a name that says something: rewritten on the way.
+        if len(rewritten) > 1 or len(name) < TELLING:
+            rewritten = []
+        for choice in (moved, standing, rewritten, renamed):
             if choice:
                 return max(choice, key=lambda f: (f.alike, f.path == there, f.path, f.name))
         return self.imported(at, there, name)
@@ -162,10 +164,9 @@ class Tracer:
                     return _Found(candidate, leaf, 1.0)
         return None
 
-    def later(
-        self, blob: str | None, path: str, name: str, gone: tuple[str, ...], evidence: Evidence
-    ) -> Trace:
+    def later(self, blob: str | None, path: str, name: str, commit: str) -> Trace:
         """A definition of the same name and body in the target, where no single commit shows the move."""
+        gone = (commit,) if commit else ()
         old = self.definition(blob, path, name)
         best: tuple[float, str] | None = None
         if old is not None and blob is not None:
@@ -180,7 +181,9 @@ class Tracer:
                 if alike >= LATER and body.total() > 2 and (best is None or alike > best[0]):
                     best = (alike, module.name)
         if best is None:
-            return Trace(None, gone, evidence, 1.0)
+            if not commit:
+                return Trace(None, gone, "tree", 1.0, "after the last public commit")
+            return Trace(None, gone, "history", 1.0)
         note = "found in the target by its content"
         return Trace((best[1], name), gone, "symbols", best[0], note)
 
@@ -221,13 +224,17 @@ class Tracer:
         )
 
 
+# A comment at the end of a line, or alone; a "#" inside a string may go too, on both sides alike.
+_COMMENT = re.compile(rb"(^|\s)#.*$")
+
+
 @lru_cache(maxsize=100_000)
 def _body(content: bytes, first: int, last: int, name: str) -> Counter[bytes]:
     own = re.compile(rb"\b%s\b" % re.escape(name).encode())
     lines: Counter[bytes] = Counter()
     for line in content.splitlines()[first - 1 : last]:
-        text = own.sub(b"@", line.strip())
-        if text and not text.startswith(b"#"):
+        text = own.sub(b"@", _COMMENT.sub(b"", line).strip())
+        if text:
             lines[text] += 1
     return lines
 
@@ -243,6 +250,3 @@ def _forwarded(old: Definition | None, new: Definition) -> bool:
     """Whether what stayed is `name = module.name`, the trace of a forwarding module."""
     return new.kind == "assign" and "." in new.alias and (old is None or old.alias != new.alias)
 
-
-def _evidence(text: str) -> Evidence:
-    return "tree" if text == "tree" else "history"

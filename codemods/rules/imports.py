@@ -249,9 +249,11 @@ _LOADERS = frozenset(
         "files",
     }
 )
+_IMPORTERS = frozenset({"patch", "import_module", "importorskip", "find_spec", "run_module"})
 _PATCHERS = frozenset({"patch", "patch.dict", "patch.multiple", "setattr", "delattr"})
 # Calls that take a module and the name of one of its attributes.
-_OBJECT_PATCHERS = frozenset({"patch.object", "setattr", "delattr", "getattr", "hasattr"})
+_OBJECT_IMPORTERS = frozenset({"patch", "import_module", "importorskip", "find_spec", "run_module"})
+_PATCHERS = frozenset({"patch.object", "setattr", "delattr", "getattr", "hasattr"})
 _LOGGERS = frozenset({"getLogger", "get_logger"})
 
 
@@ -604,20 +606,21 @@ class _Imports:
             for b in binding.scope.bindings[old_root]
             if isinstance(b.node, cst.ImportAlias)
         }
-        for use in uses:
-            self._plain_use(name, use, imported)
+        served = [self._plain_use(name, use, imported, new) for use in uses]
+        name.dropped = bool(served) and not any(served) and imported == {old}
         return True
 
-    def _plain_use(self, name: _Name, use: Reference, imported: set[str]) -> None:
+    def _plain_use(self, name: _Name, use: Reference, imported: set[str], new: str) -> bool:
+        """Rewrite one dotted use. Returns whether the import of `new` serves it."""
         found = self.project.dotted(use.dotted)
         if found is None:
-            return
+            return True
         target, rest = found
         parts = len(use.trail) - (rest.count(".") + 1 if rest else 0)
         whole = (use.start, use.trail[parts - 1][2] if parts else use.end)
         if target.module is None:
             self.file.site("IMP020", whole, target.problem, _TODO_GONE)
-            return
+            return True
         self._carried(whole, target)
         dotted = target.dotted or ""
         chosen = self.file.renamed.get(use.trail[parts - 1][1]) if parts else None
@@ -632,6 +635,7 @@ class _Imports:
         )
         if not covered:
             self._need(name, "", target.module, target.module.split(".")[0])
+        return target.module == new or new.startswith(f"{target.module}.") or covered
 
     # Star imports ---------------------------------------------------------------------------------
 
@@ -1155,15 +1159,15 @@ class _Imports:
         if target.module is None:
             self.file.site("IMP020", self.file.span(node), target.problem, _TODO_GONE)
             return
+        assigned = self._assigned_name(node)
+        if assigned:
+            constants.add(assigned)
         new_value = target.dotted or ""
         if new_value == value:
             return
         self._carried(self.file.span(node), target)
         rule = "IMP009" if loaded or patched else "IMP010"
         self.file.edit(rule, self.file.span(node), _requote(node, new_value))
-        assigned = self._assigned_name(node)
-        if assigned:
-            constants.add(assigned)
 
     def _root_string(self, node: cst.SimpleString) -> None:
         """The bare name: a module only where it is loaded; the product's name anywhere else."""
@@ -1196,6 +1200,10 @@ class _Imports:
         self, node: cst.FormattedString | cst.ConcatenatedString, constants: set[str]
     ) -> None:
         if isinstance(self.tree.parent(node), cst.ConcatenatedString):
+            return
+        call = self._call_of(node)
+        if isinstance(node, cst.FormattedString) and call is not None and _called(call, _IMPORTERS):
+            self._built(node)
             return
         parts = list(self.tree.walk(node))
         for part, following in zip(parts, [*parts[1:], None], strict=True):

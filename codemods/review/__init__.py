@@ -1,0 +1,1 @@
+"""What a person reads: the page made from a report."""
