@@ -106,13 +106,12 @@ def require_target(upstream: Upstream) -> Upstream:
 
 
 def _describe(root: Path, label: str) -> Upstream:
-    # Old and new package stood side by side for a time; the new one then holds the code.
+    # Old and new package stood side by side for a time; the new one then holds the code. It had no
+    # `__init__.py` at first.
     for layout in ("maxtext", "MaxText"):
         for python_root in (root / "src", root):
             package = python_root / layout
-            if _spelled(python_root, layout) and (package / "__init__.py").is_file():
-                if layout == "maxtext" and not (package / "layers").is_dir():
-                    continue
+            if _spelled(python_root, layout) and (package / "layers").is_dir():
                 return Upstream(root, label, python_root, _stated_version(package), layout)
     raise UserError(f"{label}: no MaxText in it (looked for maxtext/ and MaxText/, also below src/)")
 
@@ -126,9 +125,9 @@ def _spelled(folder: Path, name: str) -> bool:
 
 
 def _stated_version(package: Path) -> str:
-    for name in ("version.py", "__init__.py"):
+    for path in (package / "version.py", package / "__init__.py", package.with_name("MaxText") / "__init__.py"):
         try:
-            text = (package / name).read_text(encoding="utf-8", errors="replace")
+            text = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
         stated = re.search(r"^__version__\s*=\s*[\"']([^\"']+)[\"']", text, re.MULTILINE)

@@ -136,7 +136,8 @@ def likeness(old: Counter[bytes], new: Counter[bytes]) -> tuple[float, float]:
 
 def leaf(path: str) -> str:
     """A file's name for comparison: without the leading underscore of a private module."""
-    return PurePosixPath(path).name.lstrip("_") or path
+    name = PurePosixPath(path).name
+    return name if name.startswith("__") else name.removeprefix("_")
 
 
 def follow(
@@ -405,6 +406,17 @@ def _pair_by_path(
                 break
             folder, _, last = folder.rpartition("/")
             below = f"{last}/{below}"
+    # A file of a few lines that moved alone: the only one of its name that went, and the only one that came.
+    gone, came = Counter(map(leaf, sources.keys() - pairs.keys())), Counter(map(leaf, targets.keys() - taken))
+    for old in sorted(sources.keys() - pairs.keys()):
+        name = leaf(old)
+        if name == "__init__.py" or gone[name] > 1 or came[name] > 1 or texts.substantial(sources[old]):
+            continue
+        for new in sorted(targets.keys() - taken):
+            if leaf(new) == name and new != old and not texts.substantial(targets[new]):
+                pairs[old] = (new, 1.0)
+                taken.add(new)
+                break
 
 
 def _copied(

@@ -19,10 +19,13 @@ from codemods.upstream import Upstream
 DATA = Path(__file__).with_name("data")
 TARGETS = DATA / "targets.json.gz"
 
-# Share of the files at the base's paths that must also have the base's content for the match to be certain.
-CERTAIN = 0.5
-# Below this share a map given by hand is for another base, when there are enough files to tell.
-FOREIGN = 0.35
+# Share of the files at the base's paths that must have the base's content for the match to be certain. (Forks
+# that edit their base are at 0.9 and more; the bases that ship, months apart, are at 0.4 to 0.8 of each other.)
+CERTAIN = 0.6
+# A shipped base that fits by so much more shows that a map given by hand is for another base.
+BETTER = 0.1
+# Below this share, or with fewer files, contents tell nothing: a small tree with text of its own.
+TELLING = 0.05
 ENOUGH_FILES = 20
 # Share of an upstream's files that must be as in a shipped target for that target's map to serve.
 SERVES = 0.5
@@ -147,11 +150,19 @@ def require_fit(map_: MoveMap, path: Path, checkout: Path) -> Match:
     Raises:
         UserError: the checkout is on another base, or on the new layout.
     """
-    found = match(fingerprint(checkout), map_.blobs)
-    foreign = found.present >= ENOUGH_FILES and found.share < FOREIGN
-    if (foreign and not _descends(checkout, map_.base)) or not found.present:
+    files = fingerprint(checkout)
+    found = match(files, map_.blobs)
+    if _descends(checkout, map_.base):
+        return found
+    others = {_load(p).base.label: match(files, _load(p).blobs) for p in shipped()}
+    better = max(others, key=lambda label: others[label].share)
+    foreign = found.present == 0
+    if found.present >= ENOUGH_FILES:
+        foreign |= TELLING <= found.share < CERTAIN
+        foreign |= others[better].share >= found.share + BETTER
+    if foreign:
         raise UserError(
-            f"{path}: a map for another base: of upstream {map_.base.label} {checkout} has "
+            f"{path}: a map for another base: of upstream {map_.base.label}, {checkout} has "
             f"{found.present} of {found.base} paths, {found.same} of them unchanged; leave --map out "
             "to have one chosen"
         )

@@ -252,8 +252,7 @@ _LOADERS = frozenset(
 _IMPORTERS = frozenset({"patch", "import_module", "importorskip", "find_spec", "run_module"})
 _PATCHERS = frozenset({"patch", "patch.dict", "patch.multiple", "setattr", "delattr"})
 # Calls that take a module and the name of one of its attributes.
-_OBJECT_IMPORTERS = frozenset({"patch", "import_module", "importorskip", "find_spec", "run_module"})
-_PATCHERS = frozenset({"patch.object", "setattr", "delattr", "getattr", "hasattr"})
+_OBJECT_PATCHERS = frozenset({"patch.object", "setattr", "delattr", "getattr", "hasattr"})
 _LOGGERS = frozenset({"getLogger", "get_logger"})
 
 

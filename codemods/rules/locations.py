@@ -140,7 +140,8 @@ class Locations:
         placement = self.project.path(path)
         if placement is None:
             return self._placed(self.files[path], "", "")
-        return self._placed(placement.new, placement.problem or placement.why, placement.why)
+        note = placement.why if placement.rule != "MAP001" else ""
+        return self._placed(placement.new, placement.problem or placement.why, note)
 
     @staticmethod
     def _placed(new: str | None, problem: str, note: str) -> Place:

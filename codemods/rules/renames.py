@@ -344,6 +344,19 @@ class _Renames:
         for container in containers:
             self._doubled(container)
         self._doubled_statements()
+        self._unused_imports()
+
+    def _unused_imports(self) -> None:
+        """Imports whose every use went with what was said twice."""
+        removed = [(e.start, e.end) for e in self.file.edits if e.rule == "REN008" and e.new == ""]
+        if not removed:
+            return
+        for binding in self.file.scopes.bindings():
+            alias = binding.node
+            if isinstance(alias, cst.ImportAlias) and len(binding.scope.bindings[binding.name]) == 1:
+                uses = self.file.scopes.references(binding.scope, binding.name)
+                if uses and all(any(s <= u.start < e for s, e in removed) for u in uses):
+                    self.file.unused.add(alias)
 
     # Identifiers ----------------------------------------------------------------------------------
 
@@ -378,7 +391,9 @@ class _Renames:
         value = node.value
         span = self.file.span(node)
         if not _MODEL_WORD.search(value) and value not in self.names:
-            if value == "DeepSeekMoeBlock_0":
+            if value == "HybridAttention":
+                self._hybrid(span)
+            elif value == "DeepSeekMoeBlock_0":
                 self._deepseek_block(node, span)
             elif _LOOKS_AL.match(value):
                 self._unknown_definition(node, span)
@@ -767,16 +782,17 @@ class _Renames:
             return f"{module}.{self._imported(alias)}"
         return module
 
+    def _hybrid(self, span: Span) -> None:
+        self._list(
+            "REN003",
+            span,
+            "`HybridAttention` goes inline: the layer picks MLA or GLA from its index",
+            f"move the choice into `{ONE_CLASS}.__init__`, then drop the class and its name",
+        )
+
     def _class(self, definition: cst.ClassDef) -> None:
         name = definition.name.value
         self._enum(definition)
-        if name == "HybridAttention":
-            self._list(
-                "REN003",
-                self.file.span(definition.name),
-                "goes inline: the layer picks MLA or GLA from its index",
-                f"move the choice into `{ONE_CLASS}.__init__` and drop the class",
-            )
         if name not in self.local_layers or definition is not self.local_layers[name]:
             return
         if name in KINDS:
@@ -876,6 +892,8 @@ class _Renames:
     def _string(self, node: cst.SimpleString | cst.FormattedStringText) -> None:
         start, end = self.file.span(node)
         self.covered.append((start, end))
+        if self.text[start:end].strip("'\"") == "HybridAttention":
+            self._hybrid((start, end))
         if not self.pattern.search(self.text, start, end):
             return
         value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
@@ -1041,7 +1059,14 @@ class _Renames:
             call = self.tree.parent(parent)
             if isinstance(call, cst.Call) and dotted_name(call.func) in ("getattr", "hasattr"):
                 holder = call.args[0].value
-        if holder is not None and (dotted_name(holder) or "").endswith("DecoderBlockType"):
+        if isinstance(parent, cst.ComparisonTarget):
+            parent = self.tree.parent(parent)
+        by_name = isinstance(parent, cst.Comparison) and any(
+            isinstance(side, cst.Attribute) and side.attr.value in ("name", "_name_")
+            for side in (parent.left, *(c.comparator for c in parent.comparisons))
+        )
+        member = holder is not None and (dotted_name(holder) or "").endswith("DecoderBlockType")
+        if by_name or member:
             self._edit("REN004", (span[0] + 1, span[1] - 1), "LING2")
         else:
             self._unknown_word(span, "AL_MODEL")
@@ -1335,6 +1360,17 @@ class _Renames:
             if self._becomes(a.body) == self._becomes(b.body):
                 gone = b if self._drop_of(a.pattern, b.pattern) else a
                 self._remove_lines("REN008", self.file.span(gone))
+                continue
+            old = a if self._touched(b.pattern) else b
+            if self._superseded(old.body) and not self._touched(old.pattern):
+                self._remove_lines("REN008", self.file.span(old))
+                self._list(
+                    "REN008",
+                    self.file.span(old.pattern),
+                    "built the first implementation, which is left out; the case of the model that is trained "
+                    "takes its place",
+                    "look whether anything of it is still wanted",
+                )
             else:
                 self._list(
                     "REN008",
@@ -1342,6 +1378,18 @@ class _Renames:
                     "two cases are one now and do different things; the first one wins",
                     "keep the one that is meant",
                 )
+
+    def _superseded(self, body: cst.CSTNode) -> bool:
+        """Whether a block uses a module of the checkout that stays out of the migrated tree."""
+        for node in self.tree.walk(body):
+            if isinstance(node, cst.Name) and (alias := self._root_import(node)) is not None:
+                if isinstance(self.tree.parent(alias), cst.ImportFrom):
+                    module = f"{self._module_of(alias, node)}.{self._imported(alias)}"
+                    if self.file.project.modules.get(module, "") is None:
+                        return True
+                    if self.file.project.modules.get(module.rpartition(".")[0], "") is None:
+                        return True
+        return False
 
     def _doubled_branches(self, node: cst.If) -> None:
         parent = self.tree.parent(node)
