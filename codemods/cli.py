@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 
 from codemods import __version__
@@ -23,6 +23,12 @@ app = typer.Typer(
 )
 map_app = typer.Typer(help="Build and inspect maps from old modules, paths and names to new ones.", no_args_is_help=True)
 app.add_typer(map_app, name="map")
+
+
+class Formatter(StrEnum):
+    """What `--format` takes."""
+
+    black = "black"
 
 
 def _version(value: bool) -> None:
@@ -82,7 +88,7 @@ def run(
         typer.Option(help="Make --out a copy of the repository with this new branch: one commit per rule family."),
     ] = None,
     format_: Annotated[
-        str | None, typer.Option("--format", click_type=click.Choice(["black"]), help="Format the statements that were touched.")
+        Formatter | None, typer.Option("--format", help="Format the statements that were touched.")
     ] = None,
     rename_loggers: Annotated[
         bool, typer.Option("--rename-loggers", help="Rewrite dotted names given to logging.getLogger too.")
@@ -115,7 +121,7 @@ def run(
         check=check,
         json=json_,
         branch=branch,
-        format=format_,
+        format=format_.value if format_ else None,
         color=color,
     )
     raise typer.Exit(execute(request))
@@ -156,14 +162,9 @@ def main() -> NoReturn:
         sys.exit(status if isinstance(status, int) else 0)
     except UserError as error:
         _fail(" ".join(str(error).split()))
-    except click.UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":
-            error.show()
-            sys.exit(2)
-        _fail(f"{error.format_message()} (see `{error.ctx.command_path if error.ctx else 'ling2-migrate'} --help`)")
-    except click.ClickException as error:
-        _fail(error.format_message())
-    except (KeyboardInterrupt, click.Abort):
+    except typer.TyperException as error:
+        _fail(" ".join(error.format_message().split()))
+    except (KeyboardInterrupt, typer.Abort):
         print("ling2-migrate: interrupted; nothing was written", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of --diff or --json went away

@@ -114,7 +114,7 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
     checkout = discover(settings.checkout)
     upstream = require_target(resolve_upstream(settings.upstream))
     source_root = _layout(checkout)
-    choice = select.pick(checkout.root, upstream, settings.map)
+    choice = _choose_map(settings, upstream)
     read = reader(checkout.root)
     python = [f.path for f in checkout.files if f.kind == "file" and f.path.endswith(PYTHON_SUFFIXES)]
 
@@ -165,6 +165,15 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
     _list_left_alone(migration)
     _check_imports(migration, project)
     return migration
+
+
+def _choose_map(settings: Settings, upstream: Upstream) -> select.Choice:
+    """The map asked for, if it fits the checkout, else the shipped one that fits best."""
+    if settings.map is None:
+        return select.pick(settings.checkout, upstream)
+    given = model.load(settings.map)
+    found = select.require_fit(given, settings.map, settings.checkout)
+    return select.Choice(given, settings.map, f"given with --map, {select.told(found)}", True)
 
 
 @lru_cache(maxsize=2)
