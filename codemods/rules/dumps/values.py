@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from codemods.rules.dumps.code import Class, Code, Function, Store, Var
@@ -84,6 +84,7 @@ class Pack:
 Value = Hook | Outside | Dumper | Callee | Type | Instance | Pack
 Values = frozenset[Value]
 NOTHING: Values = frozenset()
+_FLOW_ROUNDS = 12
 UNKNOWN = Outside("?")
 NONE = Outside("None")
 SOMETHING: Values = frozenset({UNKNOWN})
@@ -159,6 +160,7 @@ class World:
         self._memo: dict[ast.AST, Values] = {}
         self._var_memo: dict[Var, Values] = {}
         self._busy: set[object] = set()
+        self._uncalled: set[str] = set()
         for file in self.files:
             for node in file.parents:
                 if isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -373,12 +375,16 @@ class World:
         found: set[Value] = set(self.parameters.get((function.key, argument.arg), ()))
         default = function.defaults.get(argument.arg)
         if default is not None:
-            found |= self.values(file, default)
+            values = self.values(file, default)
+            # A hook as a default value: callers may well give something else.
+            found |= {UNKNOWN if isinstance(v, Hook) else v for v in values}
         if argument.annotation is not None:
             found |= self._annotated(file, argument.annotation)
         if any(isinstance(v, Dumper) for v in found) and found <= {Dumper(), NONE, UNKNOWN}:
             return frozenset({Dumper()})
-        return frozenset(found) or SOMETHING
+        if not found:
+            return SOMETHING if function.key in self._uncalled else NOTHING
+        return frozenset(found)
 
     def _annotated(self, file: Code, annotation: ast.expr) -> Values:
         """What a variable with this annotation may be: an object of the classes it names."""
@@ -471,20 +477,11 @@ class World:
             for node in file.parents
             if isinstance(node, ast.Call)
         ]
-        for _ in range(8):
-            self.forget()
-            before = sum(len(v) for v in self.parameters.values())
-            for file, node in calls:
-                for function, callee in self._targets(file, node):
-                    for name, argument in bind(function, callee, node).items():
-                        if argument is not None:
-                            values = self.values(file, argument)
-                            interesting = {v for v in values if not isinstance(v, Outside)}
-                            self.parameters.setdefault((function.key, name), set()).update(
-                                interesting or {UNKNOWN}
-                            )
-            if sum(len(v) for v in self.parameters.values()) == before:
-                break
+        self._uncalled = set()
+        self._flow(calls)
+        called = {f.key for file, node in calls for f, _ in self._targets(file, node)}
+        self._uncalled = {*self.functions, *self.classes} - called
+        self._flow(calls)
         self.calls, self.call_values, self.unresolved = {}, {}, []
         for file, node in calls:
             self.call_values[node] = self.values(file, node.func)
@@ -494,14 +491,28 @@ class World:
             if not targets:
                 self.unresolved.append((file, node))
 
+    def _flow(self, calls: list[tuple[Code, ast.Call]]) -> None:
+        """What parameters may stand for, from what calls give, until nothing new comes."""
+        self.parameters = {}
+        for _ in range(_FLOW_ROUNDS):
+            self.forget()
+            before = sum(len(v) for v in self.parameters.values())
+            for file, node in calls:
+                for function, callee in self._targets(file, node):
+                    for name, argument in bind(function, callee, node).items():
+                        values = SOMETHING if argument is None else self.values(file, argument)
+                        known = self.parameters.setdefault((function.key, name), set())
+                        known.update(UNKNOWN if isinstance(v, Outside) and v != NONE else v for v in values)
+            if sum(len(v) for v in self.parameters.values()) == before:
+                break
+        self.forget()
+
     def _targets(self, file: Code, node: ast.Call) -> list[tuple[Function, Callee]]:
         """The functions that a call may reach: by itself, or later through functools.partial."""
         found: list[tuple[Function, Callee]] = []
         callees = self.values(file, node.func)
         if callees & {Outside("functools.partial")} and node.args:
-            callees = self.values(file, node.args[0]) if node.args else NOTHING
-            bare = ast.Call(node.func, node.args[1:], node.keywords)
-            ast.copy_location(bare, node)
+            callees = self.values(file, node.args[0])
             partial = True
         else:
             partial = False
@@ -653,6 +664,3 @@ def in_import_try(file: Code, store: Store) -> bool:
     """Whether an import stands in a `try` that catches its failing."""
     parent = file.parents.get(store.stmt) if store.stmt is not None else None
     return isinstance(parent, ast.Try) and bool(parent.handlers) and store.stmt in parent.body
-
-
-MakeHook = Callable[[Function], Hook]
