@@ -103,7 +103,7 @@ def rewrite_with_map(
         old=old,
         target=SymbolTable.from_sources({p: t.encode() for p, t in target.items()}),
         modules=moves.modules(placements),
-        names=renames.NAMES if names is None else names,
+        names=renames.plan(renames.survey(p, t) for p, t in files.items()) if names is None else names,
         dumps=plan,
     )
     outcome = Outcome()

@@ -14,7 +14,7 @@ from codemods.engine.project import OLD_ROOT, Project
 from codemods.engine.source import decode
 from codemods.engine.tree import Unparsable
 from codemods.maps import symbols
-from codemods.rules import all_rules, configs, dumps, run_python, run_text, text
+from codemods.rules import all_rules, configs, dumps, renames, run_python, run_text, text
 
 PYTHON_SUFFIXES = (".py", ".pyi")
 # Files of these names are text, so a NUL byte in one is a fault to list, not a sign of binary data.
@@ -102,7 +102,7 @@ class Prefilter:
         }
         names = {name.encode() for name in project.names}
         common = {OLD_ROOT.encode(), b"al_model", *roots, *dotted, *names}
-        common |= {*text.WORDS, *configs.WORDS, *dumps.WORDS, *project.dumps.words}
+        common |= {*text.WORDS, *configs.WORDS, *renames.WORDS, *dumps.WORDS, *project.dumps.words}
         self.python = self._pattern(common)
         self.text = self._pattern(common)
 
@@ -132,7 +132,7 @@ def rewrite(path: str, data: bytes, project: Project, prefilter: Prefilter | Non
             moved = project.modules.get(module, module) != module
             if not (moved and _RELATIVE.search(data)):
                 return result
-    elif prefilter is not None and not prefilter.text.search(data):
+    elif prefilter is not None and not prefilter.text.search(data) and not _is_config(path):
         return result
     if not python and b"\0" in data[:8192] and not path.endswith(TEXT_SUFFIXES):
         return result
@@ -178,6 +178,11 @@ def rewrite(path: str, data: bytes, project: Project, prefilter: Prefilter | Non
     _check_survivors(result, file, project, new_text)
     result.sites.sort(key=lambda s: (s.line, s.column, s.rule))
     return result
+
+
+def _is_config(path: str) -> bool:
+    """Whether a file is a configuration of MaxText, whose keys are checked whatever they are."""
+    return "/configs/" in path and path.endswith((".yml", ".yaml"))
 
 
 def _unparsable(path: str, error: Unparsable, todo: str) -> Finding:
@@ -310,8 +315,8 @@ def _check_python(result: Result, file: SourceFile, project: Project, new_text: 
 # A dotted name, a path or an `-m` target of the old package; the product's name in prose is none of these.
 _SURVIVOR = re.compile(
     rf"(?<![\w/.-])(?:{OLD_ROOT}(?:\.[a-z_]\w*)+|-m\s*{OLD_ROOT}\b)"
-    rf"|(?<![\w.])(?:[\w.${{}}-]*/)*{OLD_ROOT}/"
-    rf"|^[ \t>]*(?:from|import)\s+{OLD_ROOT}\b",
+    rf"|(?<![\w.-])(?:[\w.${{}}-]*/)*{OLD_ROOT}/(?=[a-z_.$*{{])"
+    rf"|^[ \t>]*(?:from\s+{OLD_ROOT}[\w.]*\s+import\b|import\s+{OLD_ROOT}\b)",
     re.MULTILINE,
 )
 

@@ -118,7 +118,7 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
     read = reader(checkout.root)
     python = [f.path for f in checkout.files if f.kind == "file" and f.path.endswith(PYTHON_SUFFIXES)]
 
-    old, facts = _survey(checkout, python, source_root, settings.jobs, progress)
+    old, facts, names = _survey(checkout, python, source_root, settings.jobs, progress)
     plan = dumps.plan(facts) if any(i.startswith("DMP") for i in enabled) else dumps.DumpPlan()
     target_table = _target_table(upstream.root)
     placements = moves.place(
@@ -138,7 +138,7 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
         old=old,
         target=target_table,
         modules=moves.modules(placements, wheel=source_root == ""),
-        names=renames.NAMES,
+        names=renames.plan(names),
         dumps=plan,
         source_root=source_root,
         config_fields=_config_fields(upstream, target_table),
@@ -210,31 +210,42 @@ def _imports_maxtext(path: Path) -> bool:
     return b"MaxText" in data or b"import maxtext" in data or b"from maxtext" in data
 
 
-def _survey_one(path: str) -> tuple[symbols.Module, dumps.DumpFacts | None]:
+# A definition's name with the model's old or new name in it.
+_RENAME_WORDS = (*renames.WORDS, b"ing2")
+_Surveyed = tuple[symbols.Module, dumps.DumpFacts | None, renames.RenameFacts | None]
+
+
+def _survey_one(path: str) -> _Surveyed:
     state = worker_state()
     canonical = symbols.canonical(path) if state["source_root"] == "" else path
     try:
         data = (state["root"] / path).read_bytes()
     except OSError as error:
         name = symbols.module_name(canonical)
-        return symbols.Module(name, canonical, False, error=str(error)), None
+        return symbols.Module(name, canonical, False, error=str(error)), None, None
     module = symbols.scan(data, canonical)
-    facts = None
-    if any(word in data for word in dumps.WORDS):
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            text = data.decode("latin-1")
-        facts = dumps.survey(path, module.name, module.package, text)
-    return module, facts
+    has_dumps = any(word in data for word in dumps.WORDS)
+    has_names = any(word in data for word in _RENAME_WORDS)
+    if not (has_dumps or has_names):
+        return module, None, None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    return (
+        module,
+        dumps.survey(path, module.name, module.package, text) if has_dumps else None,
+        renames.survey(path, text) if has_names else None,
+    )
 
 
 def _survey(
     checkout: Checkout, python: list[str], source_root: str, jobs: int, progress: Progress
-) -> tuple[SymbolTable, list[dumps.DumpFacts]]:
-    """Read every Python file once: its symbols, and what it has of the dump hooks."""
+) -> tuple[SymbolTable, list[dumps.DumpFacts], list[renames.RenameFacts]]:
+    """Read every Python file once: its symbols, what it has of the dump hooks and of the AL names."""
     found: list[symbols.Module] = []
     facts: list[dumps.DumpFacts] = []
+    names: list[renames.RenameFacts] = []
     state = {"root": checkout.root, "source_root": source_root}
     for done, (path, outcome) in enumerate(run_tasks(jobs, state, _survey_one, python), 1):
         progress("reading", done, len(python))
@@ -242,13 +253,15 @@ def _survey(
             name = symbols.module_name(path)
             found.append(symbols.Module(name, path, False, error="the parser crashed"))
             continue
-        module, dump_facts = outcome
+        module, dump_facts, rename_facts = outcome
         found.append(module)
         if dump_facts is not None:
             facts.append(dump_facts)
+        if rename_facts is not None:
+            names.append(rename_facts)
     found.sort(key=lambda m: m.path)
     facts.sort(key=lambda f: f.path)
-    return SymbolTable(found), facts
+    return SymbolTable(found), facts, names
 
 
 def _changed(

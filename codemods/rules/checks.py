@@ -9,7 +9,7 @@ RULES = (
         "CHK001",
         "report",
         "a file that cannot be read or parsed is left byte for byte",
-        examples=(Example("import (\n", "import (\n", listed=("import (",)),),
+        examples=(Example("import MaxText (\n", "import MaxText (\n", listed=("import",)),),
     ),
     Rule(
         "CHK002",
@@ -32,7 +32,9 @@ RULES = (
         "an old name is still there after all rules",
         examples=(
             Example(
-                "x = 'see MaxText/' + name\n", "x = 'see MaxText/' + name\n", listed=("MaxText/",)
+                "x = 'see /opt/MaxText/lib'\n",
+                "x = 'see /opt/MaxText/lib'\n",
+                listed=("MaxText/lib",),
             ),
         ),
     ),

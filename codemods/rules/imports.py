@@ -71,6 +71,10 @@ RULES = (
                 "import MaxText.max_utils\n\nMaxText.max_utils.print_system_information()\n",
                 "import maxtext.utils.max_utils\n\nmaxtext.utils.max_utils.print_system_information()\n",
             ),
+            Example(
+                "import MaxText.max_utils\n\nmaxtext = MaxText.max_utils.print_system_information()\n",
+                "from maxtext.utils import max_utils\n\nmaxtext = max_utils.print_system_information()\n",
+            ),
         ),
     ),
     Rule(
@@ -203,9 +207,10 @@ RULES = (
         "It resolves in the output; it will not once the checkout is joined with upstream.",
         (
             Example(
-                "from MaxText.gone import thing\n",
-                "from maxtext.gone import thing\n",
-                files={"src/MaxText/gone.py": "thing = 1\n"},
+                "from MaxText.common_types import EP_AS_CONTEXT\n",
+                "from maxtext.common.common_types import EP_AS_CONTEXT\n",
+                files={"src/MaxText/common_types.py": 'EP_AS_CONTEXT = "ep_as_context"\n'},
+                listed=("EP_AS_CONTEXT",),
             ),
         ),
     ),
@@ -215,9 +220,9 @@ RULES = (
         "a use that cannot follow its import without clashing with another name",
         examples=(
             Example(
-                "import MaxText.max_utils\n\ndef f(maxtext):\n  return MaxText.max_utils.x(maxtext)\n",
-                "import MaxText.max_utils\n\ndef f(maxtext):\n  return MaxText.max_utils.x(maxtext)\n",
-                listed=("MaxText.max_utils.x",),
+                "import MaxText\n\ndef f(maxtext):\n  return dir(MaxText), maxtext\n",
+                "import MaxText\n\ndef f(maxtext):\n  return dir(MaxText), maxtext\n",
+                listed=("dir(MaxText)",),
             ),
         ),
     ),
@@ -579,20 +584,7 @@ class _Imports:
         new_root = new.split(".")[0]
         uses = self.file.scopes.references(binding.scope, old_root)
         if new_root != old_root and not self._is_free(new_root, new_root):
-            for node in [name.alias]:
-                self.file.site(
-                    "IMP023",
-                    self.file.span(node),
-                    f"`{new_root}` already means something else in this file",
-                    f"rename it, then import `{new}`",
-                )
-            for use in uses:
-                self.file.site(
-                    "IMP023",
-                    (use.start, use.trail[-1][2] if use.trail else use.end),
-                    f"`{new_root}` already means something else in this file",
-                )
-            return False
+            return self._plain_uses_apart(name, uses, new)
         name.module, name.name, name.bound = "", new, new_root
         self._taken[new_root] = new_root
         self._plain_modules.add(new)
@@ -607,6 +599,35 @@ class _Imports:
         }
         served = [self._plain_use(name, use, imported, new) for use in uses]
         name.dropped = bool(served) and not any(served) and imported == {old}
+        return True
+
+    def _plain_uses_apart(self, name: _Name, uses: Sequence[Reference], new: str) -> bool:
+        """The new package's name is taken in this file: bind the modules that the uses need instead."""
+        found = [self.project.dotted(use.dotted) for use in uses]
+        modules = [f[0].module if f is not None else None for f in found]
+        if any(m is None or "." not in m for m in modules) or "." not in new:
+            reason = f"`{new.split('.')[0]}` already means something else in this file"
+            self.file.site("IMP023", self.file.span(name.alias), reason, f"rename it, then import `{new}`")
+            for use in uses:
+                end = use.trail[-1][2] if use.trail else use.end
+                self.file.site("IMP023", (use.start, end), reason, "rename it first")
+            return False
+        for use, item, module in zip(uses, found, modules, strict=True):
+            assert item is not None
+            assert module is not None
+            target, rest = item
+            parent, _, leaf = module.rpartition(".")
+            local = self._local_name(parent, leaf, use.scope)
+            self._need(name, parent, leaf, local)
+            parts = len(use.trail) - (rest.count(".") + 1 if rest else 0)
+            end = use.trail[parts - 1][2] if parts else use.end
+            text = local if target.name is None else f"{local}.{target.name}"
+            self._carried((use.start, end), target)
+            self.file.edit("IMP004", (use.start, end), text, group=self._group(name))
+        if not uses:
+            parent, _, leaf = new.rpartition(".")
+            self._need(name, parent, leaf, self._local_name(parent, leaf, self.file.scopes.module))
+        name.module, name.name, name.dropped = "", new, True
         return True
 
     def _plain_use(self, name: _Name, use: Reference, imported: set[str], new: str) -> bool:
