@@ -258,7 +258,9 @@ def survey(path: str, text: str) -> RenameFacts:
             name = match.group(1) or match.group(2)
             if _MODEL_WORD.search(name) and name not in ("al_model", "AL_MODEL"):
                 found.add(name)
-    defined = frozenset(re.findall(r"^[ \t]*(?:def|class)[ \t]+(\w*[lL]ing2\w*)", text, re.MULTILINE))
+    defined = frozenset(
+        re.findall(r"^[ \t]*(?:def|class)[ \t]+(\w*[lL]ing2\w*)", text, re.MULTILINE)
+    )
     return RenameFacts(frozenset(found), defined)
 
 
@@ -302,7 +304,9 @@ class _Renames:
         self.text = file.text
         self.names = dict(file.project.names) or dict(NAMES)
         self.pattern = _words(tuple(sorted(self.names, key=lambda n: (-len(n), n))))
-        self.changes: list[tuple[int, int, str]] = []  # what the text becomes, others' edits included
+        self.changes: list[tuple[int, int, str]] = (
+            []
+        )  # what the text becomes, others' edits included
         self.covered: list[Span] = []  # names, strings and imports: what is left is comments
         self.local_layers: dict[str, cst.ClassDef] = {}
         self.kept: set[tuple[int, str]] = set()  # (scope, name) that cannot take its new name
@@ -353,7 +357,10 @@ class _Renames:
             return
         for binding in self.file.scopes.bindings():
             alias = binding.node
-            if isinstance(alias, cst.ImportAlias) and len(binding.scope.bindings[binding.name]) == 1:
+            if (
+                isinstance(alias, cst.ImportAlias)
+                and len(binding.scope.bindings[binding.name]) == 1
+            ):
                 uses = self.file.scopes.references(binding.scope, binding.name)
                 if uses and all(any(s <= u.start < e for s, e in removed) for u in uses):
                     self.file.unused.add(alias)
@@ -373,7 +380,9 @@ class _Renames:
                 others = [
                     b
                     for b in scope.bindings.get(new, ())
-                    if not (isinstance(b.node, cst.ImportAlias) and self._imported(b.node) in self.names)
+                    if not (
+                        isinstance(b.node, cst.ImportAlias) and self._imported(b.node) in self.names
+                    )
                 ]
                 if others:
                     self.kept.add((id(scope), name))
@@ -485,7 +494,9 @@ class _Renames:
                 self._edit("REN002", span, new)
         elif value in self.names:
             if bound is not None and isinstance(parent.value, cst.Name):
-                self.changes.append((*span, self.names[value]))  # the import rules follow `module.name`
+                self.changes.append(
+                    (*span, self.names[value])
+                )  # the import rules follow `module.name`
                 return
             rule = "REN006" if value in CHECKPOINT_NAMES else "REN001"
             self._edit(rule, span, self.names[value])
@@ -563,7 +574,8 @@ class _Renames:
         if definition.name.value in NAMES:
             return True
         return any(
-            (dotted_name(base.value) or "").rpartition(".")[2] in LAYERS for base in definition.bases
+            (dotted_name(base.value) or "").rpartition(".")[2] in LAYERS
+            for base in definition.bases
         )
 
     def _unknown_definition(self, node: cst.Name, span: Span) -> None:
@@ -633,7 +645,9 @@ class _Renames:
             reason = f"a class pattern for {_WHAT[old]} layers only; it tells nothing once the classes are one"
             span = self.file.span(where)
         elif use == "type":
-            reason = f"asks for the class of {_WHAT[old]} layers, which goes when the classes are merged"
+            reason = (
+                f"asks for the class of {_WHAT[old]} layers, which goes when the classes are merged"
+            )
             span = self.file.span(where)
         else:
             reason = f"uses `{old}` itself, not a layer of it; it goes when the classes are merged"
@@ -756,7 +770,9 @@ class _Renames:
         for local in (definition, self.local_layers.get("ALGenericLayer")):
             init = _method(local, "__init__") if local is not None else None
             if init is not None:
-                names = [p.name.value for p in (*init.params.posonly_params, *init.params.params)][1:]
+                names = [p.name.value for p in (*init.params.posonly_params, *init.params.params)][
+                    1:
+                ]
                 return names.index("layer_idx") if "layer_idx" in names else None
         root = _root(called)
         alias = self._root_import(root) if isinstance(root, cst.Name) else None
@@ -904,7 +920,11 @@ class _Renames:
         if isinstance(node, cst.SimpleString) and exact is not None and not documentation:
             if exact in KINDS and self._kind_string(node, exact):
                 return
-            if exact in CHECKPOINT_NAMES and exact in self.names and self._checkpoint_string(node, exact):
+            if (
+                exact in CHECKPOINT_NAMES
+                and exact in self.names
+                and self._checkpoint_string(node, exact)
+            ):
                 return
             if exact == "AL_MODEL":
                 self._member_string(node, (start, end))
@@ -983,7 +1003,9 @@ class _Renames:
                     return
             if self._module_path(token):
                 return
-            self._edit("REN006" if word in CHECKPOINT_NAMES else rule, (start, end), self.names[word])
+            self._edit(
+                "REN006" if word in CHECKPOINT_NAMES else rule, (start, end), self.names[word]
+            )
             return
         if self._module_path(token):
             return
@@ -1007,7 +1029,9 @@ class _Renames:
             )
             return
         if word in ("al_model", "AL_MODEL"):
-            if word == "AL_MODEL" and not (prose or self.text[:start].endswith("DecoderBlockType.")):
+            if word == "AL_MODEL" and not (
+                prose or self.text[:start].endswith("DecoderBlockType.")
+            ):
                 self._unknown_word((start, end), word)
                 return
             self._edit(rule, (start, end), _NEW_WORD[word])
@@ -1132,7 +1156,9 @@ class _Renames:
             call = self.tree.parent(parent)
             if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
                 if call.func.attr.value in ("replace", "startswith", "endswith", "removeprefix"):
-                    self._list("REN006", span, "reads the old checkpoint name", f"it is `{new}` now")
+                    self._list(
+                        "REN006", span, "reads the old checkpoint name", f"it is `{new}` now"
+                    )
                     return True
             return False
         quoted = self.text[span[0] : inner[0]] + new + self.text[inner[1] : span[1]]
@@ -1183,13 +1209,10 @@ class _Renames:
         lead = self.text[line:start]
         own_line = lead.isspace() or (lead == "" and line > 0)
         gap = (self.tree.module.default_newline + lead) if own_line else " "
-        value = element.value if isinstance(element, (cst.Element, cst.DictElement)) else element
         if before:
             self.file.edit("REN006", (start, start), f"{text},{gap}")
         else:
-            stop = self.file.span(value)[1]
-            self.file.edit("REN006", (stop, stop), f",{gap}{text}")
-        del end
+            self.file.edit("REN006", (end, end), f",{gap}{text}")
 
     # What is said twice -----------------------------------------------------------------------------
 
@@ -1296,7 +1319,10 @@ class _Renames:
             return (
                 isinstance(target, cst.Name)
                 and target.value.isupper()
-                and all(re.fullmatch(r"[\w.]*\b[A-Z]\w*\.[A-Z0-9_]+", self.file.source(e.value)) for e in node.elements)
+                and all(
+                    re.fullmatch(r"[\w.]*\b[A-Z]\w*\.[A-Z0-9_]+", self.file.source(e.value))
+                    for e in node.elements
+                )
             )
         return False
 
@@ -1304,23 +1330,23 @@ class _Renames:
         elements = node.elements
         left = [k for k in range(len(elements)) if k not in dropped]
         for k in dropped:
-            start, end = self.file.span(elements[k].value)
+            start, end = self.file.span(elements[k])
             stop = self._comma(end)
             line = self.text.rfind("\n", 0, start) + 1
             tail = re.match(r"[ \t]*(\r?\n)", self.text[stop:])
             if self.text[line:start].strip() == "" and tail is not None and stop > end and line > 0:
                 self.file.edit("REN008", (line, stop + tail.end()), "")
             elif k + 1 < len(elements):
-                following = self.file.span(elements[k + 1].value)[0]
+                following = self.file.span(elements[k + 1])[0]
                 between = self.text[stop:following]
                 self.file.edit("REN008", (start, stop if "#" in between else following), "")
             else:
-                before = self.file.span(elements[k - 1].value)[1]
+                before = self.file.span(elements[k - 1])[1]
                 comma = self._comma(before)
                 single = isinstance(node, cst.Tuple) and len(left) == 1 and left[0] == k - 1
                 self.file.edit("REN008", (comma if single else before, end), "")
         if isinstance(node, cst.Tuple) and len(left) == 1 and left[0] == len(elements) - 1:
-            end = self.file.span(elements[-1].value)[1]
+            end = self.file.span(elements[-1])[1]
             if self._comma(end) == end:
                 self.file.edit("REN008", (end, end), ",")
 
@@ -1334,17 +1360,22 @@ class _Renames:
             a, b = elements[first], elements[second]
             if self._becomes(a.value) == self._becomes(b.value):
                 gone = b if self._drop_of(a.key, b.key) else a
-                start, end = self.file.span(gone.key)[0], self.file.span(gone.value)[1]
+                start, end = self.file.span(gone)
                 stop = self._comma(end)
                 line = self.text.rfind("\n", 0, start) + 1
                 tail = re.match(r"[ \t]*(\r?\n)", self.text[stop:])
-                if self.text[line:start].strip() == "" and tail is not None and line > 0 and stop > end:
+                if (
+                    self.text[line:start].strip() == ""
+                    and tail is not None
+                    and line > 0
+                    and stop > end
+                ):
                     self.file.edit("REN008", (line, stop + tail.end()), "")
                 elif gone is elements[-1] and len(elements) > 1:
-                    self.file.edit("REN008", (self.file.span(elements[-2].value)[1], end), "")
+                    self.file.edit("REN008", (self.file.span(elements[-2])[1], end), "")
                 else:
                     following = elements[elements.index(gone) + 1]
-                    self.file.edit("REN008", (start, self.file.span(following.key)[0]), "")
+                    self.file.edit("REN008", (start, self.file.span(following)[0]), "")
             else:
                 self._list(
                     "REN008",

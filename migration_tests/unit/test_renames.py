@@ -50,7 +50,9 @@ def project(files: dict[str, str] | None = None, enabled: frozenset[str] | None 
     )
 
 
-def rename(text: str, path: str = "tools/example.py", files: dict[str, str] | None = None) -> Renamed:
+def rename(
+    text: str, path: str = "tools/example.py", files: dict[str, str] | None = None
+) -> Renamed:
     sources = {path: text, **(files or {})}
     file = PythonFile(path, text, project(sources), symbols.module_name(path))
     renames.python(file)
