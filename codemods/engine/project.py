@@ -283,7 +283,14 @@ class Project:
             symbol = self.symbol(prefix, parts[cut])
             if symbol is None:
                 return target, ".".join(parts[cut:])
-            return symbol, ".".join(parts[cut + 1 :])
+            rest = parts[cut + 1 :]
+            imported = self.old.resolve(prefix, parts[cut]) if rest else None
+            if isinstance(imported, str) and imported != f"{prefix}.{parts[cut]}":
+                # A module that is only imported there: what follows is a name of that module.
+                further = self.dotted(".".join([imported, *rest]))
+                if further is not None:
+                    return further
+            return symbol, ".".join(rest)
         return None
 
     def path(self, old: str) -> Placement | None:

@@ -320,7 +320,7 @@ def _list_placements(
                 "report",
                 first[0] if first else "",
                 None,
-                f"{placement.problem} ({placement.why})" if placement.why else placement.problem,
+                placement.problem,
                 todo,
             )
         )

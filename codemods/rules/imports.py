@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
@@ -1156,16 +1156,20 @@ class _Imports:
         call = self._call_of(node)
         if call is not None and _called(call, _LOGGERS):
             new = self._new_string(value, patched=False)
-            if new is None or new.module is None or new.dotted == value:
+            if new is not None and new.dotted == value:
                 return
-            if self.project.options.rename_loggers:
+            if new is None and not value.startswith(f"{OLD_ROOT}."):
+                return
+            if self.project.options.rename_loggers and new is not None and new.module is not None:
                 text = _requote(node, _joined(new, value))
                 self.file.edit("IMP011", self.file.span(node), text)
             else:
                 self.file.site(
                     "IMP011",
                     self.file.span(node),
-                    "logger names are kept unless asked for",
+                    "logger names are kept unless asked for"
+                    if new is not None and new.module is not None
+                    else "a logger's name that is no module",
                     "run with --rename-loggers, or keep the name on purpose",
                 )
             return
@@ -1201,20 +1205,27 @@ class _Imports:
 
     def _new_string(self, value: str, patched: bool) -> Target | None:
         """What a dotted string means now, with the attributes behind the symbol in `name`."""
+        if patched:
+            looked_up = self._patched_name(value)
+            if looked_up is not None:
+                return looked_up
         found = self.project.dotted(value)
         if found is None:
             return None
         target, rest = found
         if target.name is None and rest and target.module is not None:
             return None  # its last part names nothing that is known
-        if patched and target.name is not None:
-            consumed = value.removesuffix(f".{rest}") if rest else value
-            looked_up = self._looked_up(*_split(consumed))
-            target = looked_up or target
-        if target.module is None or not rest:
-            return target
-        name = f"{target.name}.{rest}" if target.name else rest
-        return Target(target.module, name, target.commits, target.problem, target.note)
+        return _with_rest(target, rest)
+
+    def _patched_name(self, value: str) -> Target | None:
+        """A patched `module.name[.attribute]`: the name is replaced in the module that is named."""
+        parts = value.split(".")
+        for cut in range(len(parts) - 1, 0, -1):
+            module = ".".join(parts[:cut])
+            if self.project.module(module) is not None:
+                target = self._looked_up(module, parts[cut])
+                return None if target is None else _with_rest(target, ".".join(parts[cut + 1 :]))
+        return None
 
     def _built_string(
         self, node: cst.FormattedString | cst.ConcatenatedString, constants: set[str]
@@ -1291,6 +1302,13 @@ _TODO_CARRIED = "find upstream's replacement before joining with upstream"
 def _split(dotted: str) -> tuple[str, str]:
     module, _, name = dotted.rpartition(".")
     return module, name
+
+
+def _with_rest(target: Target, rest: str) -> Target:
+    """A target with attributes behind it."""
+    if target.module is None or not rest:
+        return target
+    return replace(target, name=f"{target.name}.{rest}" if target.name else rest)
 
 
 def _joined(target: Target, default: str) -> str:
