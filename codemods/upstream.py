@@ -87,7 +87,9 @@ def resolve_upstream(spec: str) -> Upstream:
     if not folder.exists():
         raise UserError(f"{spec}: no such folder, and no version number either")
     if not folder.is_dir():
-        raise UserError(f"{spec}: not a folder; give a MaxText checkout, an unpacked wheel or a version")
+        raise UserError(
+            f"{spec}: not a folder; give a MaxText checkout, an unpacked wheel or a version"
+        )
     return _describe(folder.resolve(), spec)
 
 
@@ -113,7 +115,9 @@ def _describe(root: Path, label: str) -> Upstream:
             package = python_root / layout
             if _spelled(python_root, layout) and (package / "layers").is_dir():
                 return Upstream(root, label, python_root, _stated_version(package), layout)
-    raise UserError(f"{label}: no MaxText in it (looked for maxtext/ and MaxText/, also below src/)")
+    raise UserError(
+        f"{label}: no MaxText in it (looked for maxtext/ and MaxText/, also below src/)"
+    )
 
 
 def _spelled(folder: Path, name: str) -> bool:
@@ -125,7 +129,11 @@ def _spelled(folder: Path, name: str) -> bool:
 
 
 def _stated_version(package: Path) -> str:
-    for path in (package / "version.py", package / "__init__.py", package.with_name("MaxText") / "__init__.py"):
+    for path in (
+        package / "version.py",
+        package / "__init__.py",
+        package.with_name("MaxText") / "__init__.py",
+    ):
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -152,7 +160,9 @@ def _fetched(version: str) -> Path:
         if not mark.is_file() or mark.read_text(encoding="utf-8") != found:
             _unpack(wheel, folder, found)
     except OSError as error:
-        raise UserError(f"{cache}: cannot keep maxtext {version} there ({error.strerror})") from None
+        raise UserError(
+            f"{cache}: cannot keep maxtext {version} there ({error.strerror})"
+        ) from None
     return folder
 
 

@@ -106,7 +106,9 @@ def missing(map_: MoveMap, target: SymbolTable, new: Tree) -> list[str]:
     for old, entry in map_.paths.items():
         if entry.new and entry.new not in new.files:
             # A package may do without an `__init__.py`.
-            package = entry.new.endswith("/__init__.py") and target.is_module(module_name(entry.new))
+            package = entry.new.endswith("/__init__.py") and target.is_module(
+                module_name(entry.new)
+            )
             if not package:
                 found.append(f"{old} -> {entry.new}")
     for old, entry in map_.symbols.items():

@@ -13,13 +13,19 @@ from codemods.maps.gitstore import GitStore, Step, step_between
 from codemods.maps.history import History, Lineage, Move, Progress, follow
 from codemods.maps.model import Entry, Evidence, MoveMap, SignatureChange, Status, TreeId
 from codemods.maps.overrides import Overrides
-from codemods.maps.symbols import Parameters, SymbolTable, canonical, module_name
+from codemods.maps.symbols import (
+    WHEEL_ROOTS,
+    Parameters,
+    SymbolTable,
+    canonical,
+    files_below,
+    module_name,
+)
 from codemods.maps.tracing import Tracer
 from codemods.upstream import is_version, resolve_upstream
 
-# The folders a released wheel holds, as repository paths: nothing of them is in the repository and not in the wheel.
-WHEEL_FOLDERS = ("src/MaxText/", "src/maxtext/", "src/dependencies/", "src/install_maxtext_extra_deps/")
-
+# A constructor of more parameters is a settings object, read from files and never called with them.
+MOST_PARAMETERS = 100
 
 # For a time the old package stood beside the new one, as forwarding modules that never are a target.
 _OLD_ROOT = "src/MaxText/"
@@ -53,9 +59,9 @@ def build(
     with GitStore(upstream_git) as store:
         old = open_tree(store, base)
         new = open_tree(store, target)
-        steps = _steps(store, old, new)
-        history = follow(store, old.files, steps, progress)
-        return _Builder(store, old, new, history).map()
+        builder = _Builder(store, old, new)
+        history = follow(store, old.files, _steps(store, old, new), progress)
+        return builder.map(history)
 
 
 def open_tree(store: GitStore, spec: str) -> Tree:
@@ -69,19 +75,18 @@ def open_tree(store: GitStore, spec: str) -> Tree:
         return Tree(TreeId(label, commit, store.date(commit), digest(files)), files, commit)
     upstream = resolve_upstream(spec)
     found: dict[str, str] = {}
-    for path in sorted(upstream.root.rglob("*")):
-        relative = canonical(path.relative_to(upstream.root).as_posix())
-        if path.is_file() and not path.is_symlink() and "__pycache__" not in relative:
-            if upstream.wheel and not relative.startswith(WHEEL_FOLDERS):
-                continue
-            if not relative.startswith(".git/"):
-                found[relative] = store.add(path.read_bytes())
+    folders = sorted(WHEEL_ROOTS) if upstream.wheel else [""]
+    for folder in folders:
+        for path in files_below(upstream.root / folder):
+            full = f"{folder}/{path}" if folder else path
+            found[canonical(full)] = store.add((upstream.root / full).read_bytes())
     commit, _ = nearest_commit(store, {p: b for p, b in found.items() if p.endswith(".py")})
     files = found
     if upstream.wheel:
         # A wheel lacks tests and tools; they are as in the commit that it was built near.
         around = store.tree(commit)
-        files = {p: b for p, b in around.items() if not p.startswith(WHEEL_FOLDERS)} | found
+        inside = tuple(f"src/{folder}/" for folder in WHEEL_ROOTS)
+        files = {p: b for p, b in around.items() if not p.startswith(inside)} | found
     same = files == store.tree(commit)
     ident = TreeId(upstream.label, commit, store.date(commit), digest(files))
     return Tree(ident, files, commit if same else "")
@@ -138,12 +143,14 @@ def _steps(store: GitStore, old: Tree, new: Tree) -> list[Step]:
 class _Builder:
     """Puts one map together."""
 
-    def __init__(self, store: GitStore, old: Tree, new: Tree, history: History) -> None:
-        self.store, self.old, self.new, self.history = store, old, new, history
+    history: History
+    tracer: Tracer
+
+    def __init__(self, store: GitStore, old: Tree, new: Tree) -> None:
+        self.store, self.old, self.new = store, old, new
         self.old_table = self.table(old)
         self.new_table = self.table(new)
         self.overrides = Overrides.shipped()
-        self.tracer = Tracer(store, history, self.new_table)
         self.modules: dict[str, Entry] = {}
         self.paths: dict[str, Entry] = {}
         self.symbols: dict[str, Entry] = {}
@@ -151,11 +158,18 @@ class _Builder:
         self.both_packages = any(p.startswith(_NEW_ROOT) for p in new.files)
 
     def table(self, tree: Tree) -> SymbolTable:
-        return SymbolTable.from_sources(
-            {p: self.store.read(b) for p, b in tree.files.items() if p.endswith(".py")}
-        )
+        sources = {p: self.store.read(b) for p, b in tree.files.items() if p.endswith(".py")}
+        absent = sum(source is None for source in sources.values())
+        if absent * 10 > len(sources):
+            raise UserError(
+                f"{self.store.path}: lacks the content of {absent} of the {len(sources)} Python files of "
+                f"{tree.ident.label}; give a full clone, not a partial one"
+            )
+        return SymbolTable.from_sources(sources)
 
-    def map(self) -> MoveMap:
+    def map(self, history: History) -> MoveMap:
+        self.history = history
+        self.tracer = Tracer(self.store, history, self.new_table)
         self.place_files()
         self.place_packages()
         self.place_symbols()
@@ -224,7 +238,10 @@ class _Builder:
             for module, entry in self.modules.items():
                 if module.startswith(f"{name}.") and entry.new:
                     below = module[len(name) :].count(".")
-                    leaf_old, leaf_new = module.split(".")[-below:-1], entry.new.split(".")[-below:-1]
+                    leaf_old, leaf_new = (
+                        module.split(".")[-below:-1],
+                        entry.new.split(".")[-below:-1],
+                    )
                     if leaf_old == leaf_new:
                         home = ".".join(entry.new.split(".")[:-below])
                         votes[home] += 1
@@ -235,7 +252,9 @@ class _Builder:
                 if target is not None and home not in taken and not self.leftover(target):
                     share = round(count / votes.total(), 3) if count else 0.5
                     note = "its modules went there" if count else "the package of the same name"
-                    status: Status = "moved" if home.split(".")[-1] == name.split(".")[-1] else "renamed"
+                    status: Status = (
+                        "moved" if home.split(".")[-1] == name.split(".")[-1] else "renamed"
+                    )
                     entry = Entry(target, status, tuple(sorted(commits)), "symbols", share, note)
                     if target == path:
                         entry = Entry(path, "same")
@@ -257,7 +276,9 @@ class _Builder:
         """The package's name below the root package that its own root became."""
         root, _, rest = package.partition(".")
         roots = Counter(
-            e.new.split(".")[0] for m, e in self.modules.items() if e.new and m.startswith(f"{root}.")
+            e.new.split(".")[0]
+            for m, e in self.modules.items()
+            if e.new and m.startswith(f"{root}.")
         )
         home = roots.most_common(1)[0][0] if roots else root
         return f"{home}.{rest}" if rest else home
@@ -299,7 +320,9 @@ class _Builder:
     def reexported_module(self, module: str, name: str, found: str) -> Entry | None:
         home = self.modules.get(found)
         if home is None:
-            return self.external(module, name, found) if not self.old_table.is_module(found) else None
+            return (
+                self.external(module, name, found) if not self.old_table.is_module(found) else None
+            )
         if found == f"{module}.{name}":
             return None
         if home.new is None:
@@ -338,13 +361,22 @@ class _Builder:
                 return Entry(f"{home.new}.{name}", "moved", home.commits, home.evidence)
             if isinstance(there, tuple) and there[0] in self.new_table.modules:
                 # Still bound there, but defined elsewhere: the definition's place is the one that lasts.
-                return self.place(name, there, home.commits, "symbols", 1.0, "still bound at its old module's place")
+                return self.place(
+                    name,
+                    there,
+                    home.commits,
+                    "symbols",
+                    1.0,
+                    "still bound at its old module's place",
+                )
         path = self.old_table.modules[module].path
         trace = self.tracer.trace(path, name)
         if trace.home is not None:
             there = self.new_table.resolve(*trace.home)
             if isinstance(there, tuple) and there[0] in self.new_table.modules:
-                return self.place(name, there, trace.commits, trace.evidence, trace.confidence, trace.note)
+                return self.place(
+                    name, there, trace.commits, trace.evidence, trace.confidence, trace.note
+                )
         return Entry(None, "deleted", trace.commits, trace.evidence, 1.0, trace.note)
 
     def place(
@@ -415,7 +447,7 @@ class _Builder:
         old: Parameters | None,
         new: Parameters | None,
     ) -> None:
-        if old is None or new is None or old.text == new.text:
+        if old is None or new is None or old.text == new.text or len(old.names) > MOST_PARAMETERS:
             return
         removed = tuple(n for n in old.names if n not in new.names)
         required = tuple(n for n in new.required if n not in old.names)
@@ -426,7 +458,7 @@ class _Builder:
     def folders(self) -> dict[str, str]:
         """Old folder → new folder, from where the files in and below it went."""
         direct: dict[str, Counter[str]] = defaultdict(Counter)
-        for path, life in self.history.lineages.items():
+        for path, _life in self.history.lineages.items():
             entry = self.paths.get(path)
             new = path if entry is None else entry.new
             if new is not None:

@@ -73,8 +73,10 @@ class GitStore:
             self._git("rev-parse", "--git-dir")
         except FileNotFoundError:
             raise UserError("git is not installed or not on PATH") from None
-        except subprocess.CalledProcessError:
-            raise UserError(f"{path}: not a git repository") from None
+        except subprocess.CalledProcessError as error:
+            said = error.stderr.decode(errors="replace").strip().splitlines()
+            why = f" ({said[0].removeprefix('fatal: ')})" if said else ""
+            raise UserError(f"{path}: not a git repository{why}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +110,9 @@ class GitStore:
     def commit(self, revision: str) -> str | None:
         """The full id of the commit that `revision` names, or None."""
         try:
-            full = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", revision + "^{commit}")
+            full = self._git(
+                "rev-parse", "--verify", "--quiet", "--end-of-options", revision + "^{commit}"
+            )
         except subprocess.CalledProcessError:
             return None
         return full.strip()
@@ -159,6 +163,7 @@ class GitStore:
             "--no-renames",
             "--no-abbrev",
             "--root",
+            "--no-show-signature",
             "-z",
             "--format=%x01%H %cs",
             f"{base}..{target}" if base else target,
@@ -172,7 +177,9 @@ class GitStore:
                 old_mode, new_mode, old, new, _ = meta.strip().lstrip(":").split()
                 if "160000" not in (old_mode, new_mode):
                     changes.append(
-                        Change(path, None if old == _ABSENT else old, None if new == _ABSENT else new)
+                        Change(
+                            path, None if old == _ABSENT else old, None if new == _ABSENT else new
+                        )
                     )
             yield Step(commit, date, tuple(changes))
 
@@ -194,7 +201,8 @@ class GitStore:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
-        assert self._batch.stdin is not None and self._batch.stdout is not None
+        assert self._batch.stdin is not None
+        assert self._batch.stdout is not None
         source: IO[bytes] = self._batch.stdout
         self._batch.stdin.write(blob.encode() + b"\n")
         self._batch.stdin.flush()

@@ -266,10 +266,11 @@ def pair(
             if PurePosixPath(old).suffix != PurePosixPath(new).suffix:
                 continue
             tail = _shared_tail(old, new)
-            if old_blob == new_blob:
-                alike = 1.0
-            else:
-                alike = likeness(texts.lines(old_blob), texts.lines(new_blob))[0]
+            alike = (
+                1.0
+                if old_blob == new_blob
+                else likeness(texts.lines(old_blob), texts.lines(new_blob))[0]
+            )
             least = max(_threshold(old, tail), rewritten.get(old, 0.0), rewritten.get(new, 0.0))
             if alike >= least:
                 # Near-identical files abound (data, configs): the same name and folders count too.
@@ -407,10 +408,17 @@ def _pair_by_path(
             folder, _, last = folder.rpartition("/")
             below = f"{last}/{below}"
     # A file of a few lines that moved alone: the only one of its name that went, and the only one that came.
-    gone, came = Counter(map(leaf, sources.keys() - pairs.keys())), Counter(map(leaf, targets.keys() - taken))
+    gone, came = Counter(map(leaf, sources.keys() - pairs.keys())), Counter(
+        map(leaf, targets.keys() - taken)
+    )
     for old in sorted(sources.keys() - pairs.keys()):
         name = leaf(old)
-        if name == "__init__.py" or gone[name] > 1 or came[name] > 1 or texts.substantial(sources[old]):
+        if (
+            name == "__init__.py"
+            or gone[name] > 1
+            or came[name] > 1
+            or texts.substantial(sources[old])
+        ):
             continue
         for new in sorted(targets.keys() - taken):
             if leaf(new) == name and new != old and not texts.substantial(targets[new]):

@@ -204,5 +204,13 @@ def load(path: Path) -> MoveMap:
         raise UserError(f"{path}: no such map") from None
     except UserError:
         raise
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        OSError,
+        EOFError,
+        zlib.error,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as error:
         raise UserError(f"{path}: not a ling2-migrate map ({error})") from None

@@ -28,7 +28,7 @@ BETTER = 0.1
 TELLING = 0.05
 ENOUGH_FILES = 20
 # Share of an upstream's files that must be as in a shipped target for that target's map to serve.
-SERVES = 0.5
+SERVES = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,4 +209,3 @@ def _descends(checkout: Path, base: TreeId) -> bool:
 
 def _told(found: Match) -> str:
     return f"{found.same} of the {found.present} files at its paths unchanged ({found.share:.0%})"
-

@@ -20,7 +20,7 @@ _SKIPPED_FOLDERS = frozenset({".git", "__pycache__", "node_modules", ".venv"})
 
 
 # What a wheel of MaxText holds at its root and the repository below `src/`.
-_WHEEL_ROOTS = frozenset({"MaxText", "maxtext", "dependencies", "install_maxtext_extra_deps"})
+WHEEL_ROOTS = frozenset({"MaxText", "maxtext", "dependencies", "install_maxtext_extra_deps"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,10 @@ class Definition:
         methods: of a class: method → parameters (without `self`/`cls`).
         members: of a class: every name bound in its body or set on `self` by its methods, and its annotated fields.
         fields: of a class: its annotated fields in order, with their default as source text or None.
+        decorated: whether it has a decorator.
         bases: of a class: its bases as dotted text ("" for anything else than a dotted name).
-        alias: of an assignment `name = other` or `name = a.b`: the dotted right side, else "".
+        alias: of an assignment `name = other` or `name = a.b`: the dotted right side; of a function `name` that
+            at most warns and then returns `a.name` of its own arguments: `a.name`; else "".
     """
 
     name: str
@@ -63,6 +65,7 @@ class Definition:
     members: frozenset[str] = frozenset()
     fields: tuple[tuple[str, str | None], ...] = ()
     bases: tuple[str, ...] = ()
+    decorated: bool = False
     alias: str = ""
 
 
@@ -199,8 +202,16 @@ class _Scanner:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             if node.name == "__getattr__":
                 self.dynamic = True
+            made = parameters(node.args)
             self.define(
-                Definition(node.name, "function", _first(node), _last(node), parameters(node.args))
+                Definition(
+                    node.name,
+                    "function",
+                    _first(node),
+                    _last(node),
+                    made,
+                    alias=_forwarded_to(node, made),
+                )
             )
         elif isinstance(node, ast.ClassDef):
             self.define(_class(node))
@@ -281,9 +292,7 @@ class _Scanner:
                 return
             self.dynamic |= value is not None and _is_globals(value)
             alias = dotted(value) if isinstance(node, ast.Assign) and value is not None else ""
-            self.define(
-                Definition(target.id, "assign", _first(node), _last(node), alias=alias)
-            )
+            self.define(Definition(target.id, "assign", _first(node), _last(node), alias=alias))
         elif isinstance(target, (ast.Tuple, ast.List)):
             for element in target.elts:
                 self.target(element, node, None)
@@ -313,9 +322,7 @@ class _Scanner:
             if isinstance(part, ast.Lambda):
                 continue
             if isinstance(part, ast.NamedExpr):
-                self.define(
-                    Definition(part.target.id, "assign", part.lineno, part.end_lineno or 0)
-                )
+                self.define(Definition(part.target.id, "assign", part.lineno, part.end_lineno or 0))
             elif isinstance(part, ast.Attribute) and _is_globals(part.value):
                 self.dynamic |= part.attr in ("update", "setdefault", "__setitem__")
             stack.extend(ast.iter_child_nodes(part))
@@ -400,6 +407,7 @@ def _class(node: ast.ClassDef) -> Definition:
         frozenset(members),
         tuple(fields),
         tuple(dotted(b) for b in node.bases),
+        bool(node.decorator_list),
     )
 
 
@@ -427,8 +435,28 @@ def _is_main_test(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) and dotted(test.left) == "__name__"
 
 
+def _forwarded_to(node: ast.FunctionDef | ast.AsyncFunctionDef, made: Parameters) -> str:
+    """What a function kept for old callers hands its arguments on to: `module.name` of the same name, or ""."""
+    body = [s for s in node.body if not (isinstance(s, ast.Expr) and _says_only(s.value))]
+    if len(body) != 1 or not isinstance(body[0], ast.Return) or node.decorator_list:
+        return ""
+    call = body[0].value
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return ""
+    handed = [dotted(a) for a in call.args] + [
+        dotted(k.value) if k.arg == dotted(k.value) else "" for k in call.keywords
+    ]
+    same = call.func.attr == node.name and handed == list(made.names)
+    return dotted(call.func) if same else ""
+
+
+def _says_only(value: ast.expr) -> bool:
+    """A docstring, or a call that warns or logs."""
+    return isinstance(value, ast.Constant) or (isinstance(value, ast.Call) and _is_warning(value))
+
+
 def _is_warning(call: ast.Call) -> bool:
-    return dotted(call.func).split(".")[-1] in ("warn", "warning", "info", "set_verbosity")
+    return dotted(call.func).split(".")[-1] in ("warn", "warning", "info", "log", "set_verbosity")
 
 
 def _is_globals(node: ast.expr) -> bool:
@@ -495,9 +523,13 @@ class SymbolTable:
     def from_sources(cls, sources: Mapping[str, bytes | None]) -> SymbolTable:
         """Read sources by repository path; None stands for a file whose content cannot be had."""
         return cls(
-            scan(source, path)
-            if source is not None
-            else Module(module_name(path), path, path.endswith("__init__.py"), error="no content")
+            (
+                scan(source, path)
+                if source is not None
+                else Module(
+                    module_name(path), path, path.endswith("__init__.py"), error="no content"
+                )
+            )
             for path, source in sources.items()
         )
 
@@ -561,11 +593,12 @@ class SymbolTable:
     def _resolve(
         self, module: str, name: str, seen: set[tuple[str, str]]
     ) -> tuple[str, str] | str | None:
+        submodule = f"{module}.{name}"
         if (module, name) in seen:
-            return None
+            # `from p import sub` in the package p itself, or a circle of imports.
+            return submodule if self.is_module(submodule) else None
         seen.add((module, name))
         held = self.modules.get(module)
-        submodule = f"{module}.{name}"
         if held is None:
             if self.is_module(submodule):
                 return submodule
@@ -693,42 +726,55 @@ class SymbolTable:
         """How `module.name` is called: a function's parameters, or a class's constructor's.
 
         A constructor is looked up in the bases that are in the tree; a class without one whose annotated
-        fields make it (a dataclass or a Linen module) takes its fields, inherited ones first.
+        fields make it (a dataclass, a pydantic or a Linen module) takes its fields, inherited ones first.
         """
         definition = self.definition(module, name)
         if definition is None or definition.kind == "assign":
             return None
         if definition.kind == "function" or definition.parameters is not None:
             return definition.parameters
-        inherited: Parameters | None = None
         for base in definition.bases:
             home = self.base(module, base)
-            if home is not None and home != (module, name) and _depth < 20:
-                inherited = self.signature(*home, _depth + 1)
-                break
-        if not definition.fields:
-            return inherited
-        pieces = {n: n for n in inherited.names} if inherited else {}
-        required = set(inherited.required) if inherited else set()
-        for field_name, default in definition.fields:
-            pieces[field_name] = field_name if default is None else f"{field_name}={default}"
-            if default is None:
-                required.add(field_name)
-        return Parameters(", ".join(pieces.values()), tuple(pieces), tuple(sorted(required)))
+            if home is not None and _depth < 20:
+                made = self.definition(*home)
+                own = self.signature(*home, _depth + 1)
+                if own is not None and made is not None and not made.fields:
+                    return own
+        fields = self._fields(module, definition, _depth)
+        if not fields or not (definition.bases or definition.decorated):
+            return None
+        pieces = tuple(n if d is None else f"{n}={d}" for n, d in fields.items())
+        required = tuple(n for n, d in fields.items() if d is None)
+        return Parameters(", ".join(pieces), tuple(fields), required)
+
+    def _fields(self, module: str, definition: Definition, depth: int = 0) -> dict[str, str | None]:
+        """The annotated fields of a class with their defaults, inherited ones first."""
+        fields: dict[str, str | None] = {}
+        for base in definition.bases:
+            home = self.base(module, base)
+            made = self.definition(*home) if home else None
+            if home is not None and made is not None and depth < 20:
+                fields |= self._fields(home[0], made, depth + 1)
+        return fields | dict(definition.fields)
 
 
 def canonical(path: str) -> str:
     """A path of an unpacked wheel as the repository has it: its packages are below `src/` there."""
     root, _, below = path.partition("/")
-    return f"src/{path}" if below and root in _WHEEL_ROOTS else path
+    return f"src/{path}" if below and root in WHEEL_ROOTS else path
 
 
-def python_files(root: Path) -> Iterator[str]:
-    """The Python files below a folder, sorted, relative with `/`; links and tool folders are left out."""
+def files_below(root: Path) -> Iterator[str]:
+    """The files below a folder, sorted by folder, relative with `/`; links and tool folders are left out."""
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(f for f in folders if f not in _SKIPPED_FOLDERS)
         relative = Path(folder).relative_to(root).as_posix()
         prefix = "" if relative == "." else f"{relative}/"
         for name in sorted(files):
-            if name.endswith(".py"):
+            if not os.path.islink(os.path.join(folder, name)):
                 yield f"{prefix}{name}"
+
+
+def python_files(root: Path) -> Iterator[str]:
+    """The Python files below a folder, as `files_below` gives them."""
+    return (path for path in files_below(root) if path.endswith(".py"))

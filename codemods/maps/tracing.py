@@ -192,8 +192,7 @@ class Tracer:
     def _next(self, path: str, number: int) -> int | None:
         numbers = self._numbers.get(path, [])
         index = bisect_right(numbers, number - 1)
-        after = numbers[index] if index < len(numbers) else None
-        return after
+        return numbers[index] if index < len(numbers) else None
 
     def blob_after(self, path: str, number: int) -> str | None:
         """The content of `path` after step `number`."""
@@ -219,9 +218,7 @@ class Tracer:
 
     def body(self, blob: str, definition: Definition) -> Counter[bytes]:
         """The text lines of a definition, its own name and comments left out."""
-        return _body(
-            self.store.read(blob) or b"", definition.line, definition.end, definition.name
-        )
+        return _body(self.store.read(blob) or b"", definition.line, definition.end, definition.name)
 
 
 # A comment at the end of a line, or alone; a "#" inside a string may go too, on both sides alike.
@@ -249,4 +246,3 @@ def _same_call(old: Definition, new: Definition) -> bool:
 def _forwarded(old: Definition | None, new: Definition) -> bool:
     """Whether what stayed is `name = module.name`, the trace of a forwarding module."""
     return new.kind == "assign" and "." in new.alias and (old is None or old.alias != new.alias)
-
