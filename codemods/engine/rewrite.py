@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from codemods.engine.context import PythonFile, SourceFile, TextFile
 from codemods.engine.edits import Edit, LineIndex, Site, Tier, apply, settle
@@ -201,6 +202,8 @@ def _finish(result: Result, file: SourceFile, project: Project, python: bool) ->
     lines = LineIndex(file.text)
     rules = all_rules()
     for stands, dropped in clashes:
+        if _agrees(file.text, stands, dropped):
+            continue
         reason = f"{stands.rule} changes the same text (to `{_short(stands.new)}`)"
         todo = f"{dropped.rule} wanted `{_short(dropped.new)}`; check the result"
         result.sites.append(
@@ -228,6 +231,14 @@ def _finish(result: Result, file: SourceFile, project: Project, python: bool) ->
         if key not in seen:
             seen.add(key)
             result.sites.append(_finding(file, lines, site))
+
+
+def _agrees(text_: str, wide: Edit, narrow: Edit) -> bool:
+    """Whether a wider edit does what a narrower one inside it wants."""
+    if not wide.start <= narrow.start <= narrow.end <= wide.end:
+        return False
+    inner = Edit(narrow.start - wide.start, narrow.end - wide.start, narrow.new, narrow.rule)
+    return apply(text_[wide.start : wide.end], [inner]) == wide.new
 
 
 def _finding(file: SourceFile, lines: LineIndex, item: Edit | Site, tier: Tier = "report") -> Finding:
@@ -321,11 +332,20 @@ _SURVIVOR = re.compile(
 )
 
 
+@lru_cache(maxsize=8)
+def _survivor_pattern(names: tuple[str, ...], dumps_found: bool) -> re.Pattern[str]:
+    """Old names of any kind: the package's, the table's, the model's, and of the dump hooks where there are any."""
+    words = [*map(re.escape, names), "ALModel", "AL_MODEL", "al_model"]
+    if dumps_found:
+        words += ["argus_utils", r"argus_dump_\w+", "_dump_tensor", "_dumpable"]
+    return re.compile(
+        rf"{_SURVIVOR.pattern}|(?<![A-Za-z0-9])(?:{'|'.join(words)})(?![A-Za-z0-9])", re.MULTILINE
+    )
+
+
 def _survivors(new_text: str, project: Project) -> Iterator[re.Match[str]]:
-    yield from _SURVIVOR.finditer(new_text)
-    if project.names:
-        pattern = "|".join(re.escape(n) for n in sorted(project.names))
-        yield from re.finditer(rf"(?<!\w)(?:{pattern})(?!\w)", new_text)
+    names = tuple(sorted(project.names))
+    return _survivor_pattern(names, bool(project.dumps.modules)).finditer(new_text)
 
 
 _PINNED_URL = re.compile(r"https?://[^\s\"')>]*/(?:blob|tree|raw|commit)/(?!main/|master/|HEAD/)[^\s\"')>]*")
