@@ -169,8 +169,11 @@ _TOP_KEY = re.compile(r"^(?P<key>[A-Za-z_]\w*)[ \t]*:(?=\s|\Z)", re.MULTILINE)
 
 def text(file: TextFile) -> None:
     """Rewrite or list the fork's configuration keys in a file that is not Python."""
-    if _STRUCTURED.search(file.path) and _structured(file):
-        return
+    if _STRUCTURED.search(file.path):
+        if _structured(file):
+            return
+        for found in re.finditer(r"\bargus_dump_\w+(?=[\"']?[ \t]*:)", file.text):
+            file.site("CFG004", found.span(), "the file cannot be parsed", "remove the key by hand")
     _parameters(file, 0, len(file.text))
 
 
@@ -262,9 +265,10 @@ class _Document:
                 if self._once(entry, "CFG002"):
                     self._frequency(entry)
             elif name in _MODEL_KEYS:
-                if isinstance(entry.value, ScalarNode) and entry.value.value == "al_model":
-                    if not self._is_alias(entry):
-                        self.file.edit("CFG003", self._value_span(entry.value, "al_model"), "ling2")
+                named = isinstance(entry.value, ScalarNode) and entry.value.value == "al_model"
+                if named and not self._is_alias(entry):
+                    span = self._value_span(entry.value, "al_model")
+                    self.file.edit("CFG003", span, "ling2")
             elif name == "argus_dump" or name.startswith("argus_dump_"):
                 self._remove(entry)
             elif name == "base_config" and entry.mapping is self.root:
@@ -637,6 +641,15 @@ def _comparison(file: PythonFile, node: cst.Attribute) -> tuple[cst.Comparison, 
 
 def _keyword(file: PythonFile, node: cst.Arg) -> None:
     assert node.keyword is not None
+    call = file.tree.parent(node)
+    if isinstance(call, cst.Call) and _has_parameter(file, call, node.keyword.value):
+        return  # a function of the checkout with a parameter of that name
+    if isinstance(call, cst.Call) and re.search(
+        r"(?<!Model)Config\Z", dotted_name(call.func) or ""
+    ):
+        called = (dotted_name(call.func) or "").rpartition(".")[2]
+        if called not in ("MaxTextConfig", "Config"):
+            return  # transformers.DeepseekV3Config(…)
     if node.keyword.value == GROUP_OLD:
         file.edit("CFG007", file.span(node.keyword), GROUP_NEW)
         return
@@ -649,6 +662,19 @@ def _keyword(file: PythonFile, node: cst.Arg) -> None:
     file.edit("CFG008", (start, end), f"{FREQ_NEW}={dense[0]}, {STEP_NEW}=1")
 
 
+def _has_parameter(file: PythonFile, call: cst.Call, name: str) -> bool:
+    """Whether a function of the checkout that is called like this takes a parameter `name`."""
+    called = (dotted_name(call.func) or "").rpartition(".")[2]
+    pattern = rf"\bdef[ \t]+{re.escape(called)}[ \t]*\([^)]*\b{name}\b"
+    if called and re.search(pattern, file.text):
+        return True
+    for module in file.project.old.modules.values():
+        found = module.definitions.get(called)
+        if found is not None and found.parameters is not None and name in found.parameters.names:
+            return True
+    return False
+
+
 def _python_string(file: PythonFile, node: cst.SimpleString | cst.FormattedStringText) -> None:
     start, end = file.span(node)
     if isinstance(node, cst.SimpleString) and node.raw_value in (GROUP_OLD, FREQ_OLD):
@@ -657,6 +683,7 @@ def _python_string(file: PythonFile, node: cst.SimpleString | cst.FormattedStrin
             isinstance(parent, cst.DictElement)
             and parent.key is node
             and node.raw_value == FREQ_OLD
+            and not _in_hugging_face_table(file, node)
         ):
             dense = _dense_layers(file.source(parent.value))
             if dense is not None:
@@ -665,7 +692,7 @@ def _python_string(file: PythonFile, node: cst.SimpleString | cst.FormattedStrin
                 file.edit("CFG008", (start, file.span(parent.value)[1]), new)
                 return
         holder = _holder(file, node)
-        if _HUGGING_FACE_NAME.search(holder):
+        if _HUGGING_FACE_NAME.search(holder) or _in_hugging_face_table(file, node):
             return
         if node.raw_value == GROUP_OLD:
             at = start + len(node.prefix) + len(node.quote)
@@ -679,6 +706,22 @@ def _python_string(file: PythonFile, node: cst.SimpleString | cst.FormattedStrin
             )
         return
     _parameters(file, start, end)
+
+
+def _in_hugging_face_table(file: PythonFile, node: cst.CSTNode) -> bool:
+    """Whether a string is a key of a literal that is one of Hugging Face's configurations."""
+    for outer in file.tree.ancestors(node):
+        if isinstance(outer, cst.Dict):
+            keys = {
+                element.key.raw_value
+                for element in outer.elements
+                if isinstance(element, cst.DictElement)
+                and isinstance(element.key, cst.SimpleString)
+            }
+            return bool(keys & _HUGGING_FACE)
+        if isinstance(outer, cst.BaseStatement):
+            break
+    return False
 
 
 def _holder(file: PythonFile, node: cst.CSTNode) -> str:

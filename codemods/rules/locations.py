@@ -32,6 +32,10 @@ ROOT_VARIABLES: dict[str, tuple[tuple[str, ...], str]] = {
 _HOLE = re.compile(r"\$\{[^{}]*\}|\$\w+|\{[^{}]*\}|<[^<>]*>|\*\*|\*|\?|%[sdr]|\[[^\]]*\]")
 
 
+# Patterns for all that a folder holds.
+_EVERYTHING = frozenset({"**", "**/*", ".*", "*.*"})
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """What became of an old path.
@@ -41,12 +45,14 @@ class Place:
         certain: whether the map names this very file or folder (False: a guess by its folder).
         note: what a reviewer should know.
         problem: why it cannot be rewritten; "" if it can.
+        left_out: whether the file stays out of the output on purpose.
     """
 
     new: str | None
     certain: bool = True
     note: str = ""
     problem: str = ""
+    left_out: bool = False
 
 
 class Locations:
@@ -106,6 +112,10 @@ class Locations:
     def is_folder(self, path: str) -> bool:
         return path == "" or path in self._deep
 
+    def new_folders(self, folder: str) -> list[str]:
+        """The folders that the files below the old `folder` lie in after the migration."""
+        return sorted({posixpath.dirname(new) for new in self._new_files.get(folder, ())})
+
     def new_folder_of(self, path: str) -> str:
         """The folder that the file at the old `path` lies in after the migration."""
         path = self.project.canonical(path)
@@ -140,6 +150,8 @@ class Locations:
         placement = self.project.path(path)
         if placement is None:
             return self._placed(self.files[path], "", "")
+        if placement.new is None and placement.rule == "MAP004":
+            return Place(None, problem=placement.why, left_out=True)
         note = placement.why if placement.rule != "MAP001" else ""
         return self._placed(placement.new, placement.problem or placement.why, note)
 
@@ -198,7 +210,7 @@ class Locations:
         parts = path.split("/")
         fixed = next(k for k, part in enumerate(parts) if _HOLE.search(part))
         folder, rest = "/".join(parts[:fixed]), "/".join(parts[fixed:])
-        if rest == "**" and folder:
+        if rest in _EVERYTHING and folder:
             place = self.resolve(folder)
             if place is None or place.new is None:
                 return place
@@ -226,8 +238,11 @@ class Locations:
                 False,
                 f"all that it can match in {folder} moved there",
             )
-        told = ", ".join(sorted(home or "elsewhere or nowhere" for home in set(homes) if True))
-        return Place(None, problem=f"what it can match went to different places: {told}")
+        homes_told = [f"{home} ({homes[home]})" for home in sorted(living)]
+        if homes[None]:
+            homes_told.append(f"deleted or renamed ({homes[None]})")
+        told = ", ".join(homes_told)
+        return Place(None, problem=f"what it can match did not go to one place: {told}")
 
 
 def _glob(path: str) -> str:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from json import JSONDecodeError
 
 from codemods.engine.context import TextFile
-from codemods.engine.tree import Span
+from codemods.engine.tree import Span, Tree, Unparsable
 from codemods.rules import embedded
 from codemods.rules.base import Rule
-from codemods.rules.embedded import Piece
+from codemods.rules.embedded import Escape, Piece
+from codemods.rules.references import package_variables
 from codemods.rules.text import scan_text
 
 RULES: tuple[Rule, ...] = ()  # a notebook's edits carry the ids of the rules that make them
@@ -40,33 +41,39 @@ def text(file: TextFile) -> None:
     except JSONDecodeError:
         scan_text(file, document=False)
         return
-    module, shell_lines = Piece(), Piece()
-    module.escape = shell_lines.escape = _Writer(file.text)
+    shell_lines = Piece(escape=_Writer(file.text))
     documents: list[Piece] = []
+    code: list[Piece] = []
     for cell in _cells(file.text):
         piece = _decoded(file.text, cell.strings)
-        piece.escape = module.escape
+        piece.escape = shell_lines.escape
         magic = _CELL_MAGIC.match(piece.text)
         if cell.kind != "code":
             documents.append(piece)
         elif magic is not None and magic["name"] not in _PYTHON_CELLS:
             _append(shell_lines, piece, 0, len(piece.text))
         else:
-            _split(piece, module, shell_lines)
-    if module.text.strip():
-        problem = embedded.run(file, module, "cells")
-        if problem is not None:
-            at = _line_offset(module.text, problem.line)
+            code.append(_split(piece, shell_lines))
+    module = _joined(code, shell_lines.escape)
+    if module.text.strip() and embedded.run(file, module, "cells") is not None:
+        bad = [(part, problem) for part in code if (problem := _fault(part)) is not None]
+        for part, problem in bad:
+            at = _line_offset(part.text, problem.line)
+            end = part.text.find("\n", at)
             file.site(
                 "TXT009",
-                module.host_span(at, module.text.find("\n", at)),
-                f"the code cells cannot be parsed together ({problem.reason})",
-                "migrate the notebook's code by hand; its paths and commands were rewritten",
+                part.host_span(at, end if end > at else len(part.text)),
+                f"this cell cannot be parsed ({problem.reason})",
+                "migrate the cell by hand; its paths and dotted names were rewritten",
             )
-            documents.append(module)
+        documents += [part for part, _ in bad]
+        faulty = {id(part) for part, _ in bad}
+        good = _joined([c for c in code if id(c) not in faulty], shell_lines.escape)
+        embedded.run(file, good, "cells")
+    roots = package_variables(module.text)
     for number, piece in enumerate([shell_lines, *documents]):
         inner = TextFile(file.path, piece.text, file.project)
-        scan_text(inner, document=piece is not shell_lines)
+        scan_text(inner, document=piece is not shell_lines, roots=roots)
         piece.bring_back(inner, file, f"text{number}")
 
 
@@ -85,8 +92,24 @@ def _append(target: Piece, source: Piece, start: int, end: int) -> None:
         target.add_escaped("\n", target.ends[-1], target.ends[-1])
 
 
-def _split(cell: Piece, module: Piece, shell_lines: Piece) -> None:
-    """Python lines go to the module; magics, replaced there by `pass`, to the shell's text."""
+def _joined(cells: list[Piece], escape: Escape) -> Piece:
+    module = Piece(escape=escape)
+    for cell in cells:
+        _append(module, cell, 0, len(cell.text))
+    return module
+
+
+def _fault(cell: Piece) -> Unparsable | None:
+    try:
+        Tree(cell.text)
+    except Unparsable as problem:
+        return problem
+    return None
+
+
+def _split(cell: Piece, shell_lines: Piece) -> Piece:
+    """The Python of a cell; magics, replaced in it by `pass`, go to the shell's text."""
+    module = Piece(escape=cell.escape)
     position, in_magic, depth_text = 0, False, ""
     for line in cell.text.splitlines(keepends=True):
         stop = position + len(line)
@@ -103,6 +126,7 @@ def _split(cell: Piece, module: Piece, shell_lines: Piece) -> None:
             _append(module, cell, position, stop)
             depth_text += line
         position = stop
+    return module
 
 
 def _inside_string(code: str) -> bool:

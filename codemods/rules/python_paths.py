@@ -14,7 +14,7 @@ from codemods.engine.context import PythonFile
 from codemods.engine.scopes import dotted_name
 from codemods.engine.tree import children
 from codemods.rules.locations import ROOT_VARIABLES, SOURCE_ROOT
-from codemods.rules.references import Scanner
+from codemods.rules.references import Scanner, package_aliases
 from codemods.rules.shell import dump_parameters
 
 _DOTTED_ONLY = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\.?\Z")
@@ -68,6 +68,7 @@ class _Paths:
         self.tree = file.tree
         self.scanner = Scanner(file, names=False)
         self.places = self.scanner.places
+        self._packages = package_aliases(file.text) if "__file__" in file.text else frozenset()
         self._statements = [(file.span(node)[0], node) for node in children(self.tree.module)]
         self._starts = [start for start, _ in self._statements]
         self._done: set[cst.CSTNode] = set()
@@ -226,7 +227,7 @@ class _Paths:
             self._from_file(items, anchor)
         else:
             root = items[anchor]
-            old_root, new_root = self.places.root_folder(root.name)
+            old_root, new_root = self.scanner.root_folder(root.name)
             self._rest(items, anchor, old_root, new_root, top)
 
     def _is_step(self, node: cst.CSTNode, inner: cst.CSTNode) -> bool:
@@ -244,7 +245,8 @@ class _Paths:
             )
         if isinstance(node, cst.Attribute):
             return (
-                node.attr.value in ROOT_VARIABLES
+                self._is_package_file(node)
+                or node.attr.value in ROOT_VARIABLES
                 or node.attr.value in ("parent", "parents")
                 or node.attr.value in _SAME_PATH | {"joinpath"}
             )
@@ -273,13 +275,17 @@ class _Paths:
             yield _Item(node, "root", name=node.value)
         elif isinstance(node, cst.Attribute) and node.attr.value in ROOT_VARIABLES:
             yield _Item(node, "root", name=node.attr.value)
+        elif self._is_package_folder(node):
+            yield _Item(node, "root", name="MAXTEXT_PKG_DIR")
         elif (up := _up(node)) is not None:
             yield _Item(node, "file", up=up)
         elif isinstance(node, cst.Call):
             yield from self._call_items(node)
         elif isinstance(node, cst.Subscript) and (name := _environ_key(node)) in ROOT_VARIABLES:
             yield _Item(node, "root", name=name)
-        elif (isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide)) or (isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add)):
+        elif (isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide)) or (
+            isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add)
+        ):
             yield from self._items(node.left)
             yield from self._items(node.right)
         elif isinstance(node, cst.FormattedString):
@@ -292,6 +298,20 @@ class _Paths:
                     yield _Item(part, "hole")
         else:
             yield _Item(node, "hole")
+
+    def _is_package_folder(self, node: cst.CSTNode) -> bool:
+        """`os.path.dirname(MaxText.__file__)`."""
+        if not isinstance(node, cst.Call) or _called(node) != "dirname" or len(node.args) != 1:
+            return False
+        return self._is_package_file(node.args[0].value)
+
+    def _is_package_file(self, node: cst.CSTNode) -> bool:
+        return (
+            isinstance(node, cst.Attribute)
+            and node.attr.value == "__file__"
+            and isinstance(node.value, cst.Name)
+            and node.value.value in self._packages
+        )
 
     def _call_items(self, node: cst.Call) -> Iterator[_Item]:
         name = _called(node)
@@ -401,8 +421,10 @@ class _Paths:
         """Whether the text goes on in the same string as what stands before (`f"{ROOT}/x"`, `ROOT + "/x"`)."""
         return item.kind == "text" and (
             isinstance(item.node, cst.FormattedStringText)
-            or (isinstance(parent := self.tree.parent(item.node), cst.BinaryOperation)
-            and isinstance(parent.operator, cst.Add))
+            or (
+                isinstance(parent := self.tree.parent(item.node), cst.BinaryOperation)
+                and isinstance(parent.operator, cst.Add)
+            )
         )
 
     def _text_span(self, first: cst.CSTNode, last: cst.CSTNode) -> tuple[int, int]:
@@ -480,6 +502,11 @@ class _Paths:
         if head == tail:
             self._insert(rest, head, middle, rule, note)
             return
+        if tail - head == len(middle) and all(len(group) == 1 for group in parts[head:tail]):
+            group = f"path{self.file.span(rest[head].node)[0]}"
+            for item, part in zip(rest[head:tail], middle, strict=True):
+                self._replace(item, part, rule, note, group)
+            return
         start = self.file.span(rest[head].node)[0]
         end = self.file.span(rest[tail - 1].node)[1]
         first = rest[head].node
@@ -490,15 +517,21 @@ class _Paths:
                 rule, (start, end), f"the path is {'/'.join(new)} now", "write it by hand"
             )
             return
-        if tail - head == 1 and (len(parts[head]) > 1 or len(middle) == 1):
-            lead = "/" if rest[head].text.startswith("/") else ""
-            trail = "/" if rest[head].text.endswith("/") else ""
-            written = f"{first.prefix}{first.quote}{lead}{'/'.join(middle)}{trail}{first.quote}"
-        else:
-            written = self._joiner(first).join(
-                f"{first.prefix}{first.quote}{m}{first.quote}" for m in middle
-            )
-        self.file.edit(rule, (start, end), written, note)
+        if tail - head == 1 and len(parts[head]) > 1:
+            self._replace(rest[head], "/".join(middle), rule, note)
+            return
+        strings = (f"{first.prefix}{first.quote}{m}{first.quote}" for m in middle)
+        self.file.edit(rule, (start, end), self._joiner(first).join(strings), note)
+
+    def _replace(self, item: _Item, path: str, rule: str, note: str, group: str = "") -> None:
+        """Another path in the same string; a slash at either end stays."""
+        node = item.node
+        assert isinstance(node, cst.SimpleString)
+        start, end = self.file.span(node)
+        lead = "/" if item.text.startswith("/") else ""
+        trail = "/" if item.text.endswith("/") else ""
+        written = f"{node.prefix}{node.quote}{lead}{path}{trail}{node.quote}"
+        self.file.edit(rule, (start, end), written, note, group)
 
     def _siblings(self, items: list[_Item]) -> bool:
         calls = set()
@@ -550,7 +583,18 @@ class _Paths:
         for _ in range(item.up):
             new_folder = posixpath.dirname(new_folder)
         rest = items[anchor + 1 :]
-        wanted = new_folder if item.up == 1 else self._same_folder(old_folder)
+        same = self._same_folder(old_folder)
+        if item.up == 1 and not rest and new_folder != (same or new_folder):
+            found = self._joined_below(item.node, old_folder, same or "")
+            if not (found and self._climb(item, same or "", new_folder)):
+                self.file.site(
+                    "TXT015",
+                    self.file.span(item.node),
+                    f"this file's own folder is {new_folder} now, while {old_folder} is {same}",
+                    "go up as many folders as the code needs",
+                )
+            return
+        wanted = new_folder if item.up == 1 else same
         if wanted is None or not f"{new_path}/".startswith(f"{wanted}/" if wanted else ""):
             if new_folder != old_folder and not rest:
                 self._list_folder(item, old_folder)
@@ -570,6 +614,41 @@ class _Paths:
                 or target in ("", ".")
             ):
                 self._rest(items, anchor, old_folder, wanted, item.node, outside=True)
+
+    def _climb(self, item: _Item, wanted: str, here: str) -> bool:
+        """Go up from the folder `here` to `wanted` above it."""
+        if not here.startswith(f"{wanted}/"):
+            return False
+        return self._change_depth(item, here.count("/") - wanted.count("/"))
+
+    def _joined_below(self, node: cst.CSTNode, old: str, new: str) -> bool:
+        """Whether a folder is only used to find things that are in `new` as they were in `old`.
+
+        It has to be assigned to a name, all uses of which are the first part of a join.
+        """
+        parent = self.tree.parent(node)
+        if not isinstance(parent, cst.Assign) or len(parent.targets) != 1:
+            return False
+        target = parent.targets[0].target
+        if not isinstance(target, cst.Name):
+            return False
+        scope = next((n for n in self.tree.ancestors(node) if isinstance(n, cst.FunctionDef)), None)
+        names = [n for n in self.tree.walk(scope) if isinstance(n, cst.Name)]
+        uses = 0
+        for use in names:
+            if use.value != target.value or isinstance(self.tree.parent(use), cst.AssignTarget):
+                continue
+            argument = self.tree.parent(use)
+            call = self.tree.parent(argument) if isinstance(argument, cst.Arg) else None
+            if not isinstance(call, cst.Call) or not _is_join(call) or call.args[0] is not argument:
+                return False
+            items = list(self._call_items(call))[1:]
+            parts = [i.text if i.kind == "text" else "{}" for i in items]
+            place = self.places.resolve(posixpath.join(old, *parts)) if parts else None
+            if place is None or place.new != posixpath.join(new, *parts):
+                return False
+            uses += 1
+        return uses > 0
 
     def _same_folder(self, old: str) -> str | None:
         """Where the folder `old` as such is now."""
@@ -612,8 +691,9 @@ class _Paths:
         if isinstance(node, cst.Call) and _called(node) == "dirname":
             if deeper > 0:
                 opening = f"{self.file.source(node.func)}("
-                self.file.edit("TXT015", (start, start), opening * deeper, group=f"up{start}")
-                self.file.edit("TXT015", (end, end), ")" * deeper, group=f"up{start}")
+                group = f"up{start}"
+                self.file.edit("TXT015", (start, start), opening * deeper, group=group)
+                self.file.edit("TXT015", (end, end), ")" * deeper, group=group)
                 return True
             inside: cst.BaseExpression = node
             for _ in range(-deeper):

@@ -14,19 +14,22 @@ from functools import lru_cache
 from codemods.engine.context import SourceFile
 from codemods.engine.project import NEW_ROOT, OLD_ROOT
 from codemods.rules.locations import ROOT_VARIABLES, SOURCE_ROOT, Locations, Place, locations
+from codemods.rules.shell import remove_item
 
 # One segment of a path: name characters, globs, and what is filled in later.
 _SEGMENT = r"(?:[\w.+\-*?~@%]|\$\{\w+\}|\$\w+|\{[\w.]*\}|<[\w -]+>|\[[\w.-]+\](?!\())"
 _TAIL = re.compile(rf"(?:/{_SEGMENT}+)*/?")
 _ENV_TAIL = re.compile(rf"(?P<gap>[\"'/]*)(?P<path>{_SEGMENT}+(?:/{_SEGMENT}+)*)?")
 _PREFIX = re.compile(
-    r"(?:(?:\$\{(?:[^{}]|\{[^{}]*\})*\}|\$\([^()]*\)|`[^`\n]*`|[\w.~$@+\-<>{}%])*/)+\Z"
+    r"(?:(?:\$\{(?:[^{}]|\{[^{}]*\})*\}|\$\([^()]*\)|`pwd`|[\w.~$@+\-<>{}%])*/)+\Z"
 )
+_SOURCE_BEFORE = re.compile(rf"(?<![\w.])(?<!\w-){SOURCE_ROOT}/\Z")
 _DOTTED = re.compile(r"(?:\.[A-Za-z_]\w*)+")
 _MODULE = re.compile(r"(?:\.[A-Za-z_][\w-]*)*(?:\.\$\{?(?P<name>\w+)\}?(?P<after>[\w.{$-]*))?")
 _RUN_MODULE = re.compile(r"(?<![\w-])-m[ \t]*(?:\\\r?\n[ \t]*)?[\"']?\Z|[\"']-m[\"'],\s*[\"']\Z")
 _MODULE_KEY = re.compile(r"[\"']?module[\"']?\s*[:=]\s*[\"']?\Z")
 _IMPORT_BEFORE = re.compile(r"(?<!\w)(?:from|import)[ \t]+\Z")
+_IMPORTED = re.compile(r"[ \t]+import[ \t]+\(?((?:\w+(?:[ \t]+as[ \t]+\w+)?(?:[ \t]*,[ \t]*)?)+)")
 _GITHUB = re.compile(
     r"https?://(?:(?:www\.)?github\.com/(?P<repo>[\w.-]+/[\w.-]+)/(?:blob|tree|raw|edit|blame)"
     r"|raw\.githubusercontent\.com/(?P<raw>[\w.-]+/[\w.-]+)(?:/refs/heads)?"
@@ -44,6 +47,7 @@ _MODEL_KEY = re.compile(
     r"(?:(?<![A-Za-z])(?:model_name|decoder_block|model|base_model|model_name_or_path)|\b[A-Z_]*MODEL(?:_NAME)?)"
     r"[\"']?[ \t]*[=: ][ \t]*(?:\$\{\w+:-)?[\"']?\Z"
 )
+AL_FOLDER = "ALModel"
 _AL_WORD = re.compile(r"(?<![A-Za-z])(?:al_model|ALModel)")
 MODEL_NAME = ("al_model", "ling2")
 
@@ -78,6 +82,29 @@ class Claims:
         return at >= 0 and any(s <= offset < e for s, e in self._spans[max(0, at - 3) : at + 1])
 
 
+_PACKAGE_ALIAS = re.compile(
+    rf"^[ \t]*import[ \t]+{OLD_ROOT}(?:[ \t]+as[ \t]+(\w+))?[ \t]*(?:#.*)?$", re.MULTILINE
+)
+
+
+def package_aliases(text: str) -> frozenset[str]:
+    """Names that `import MaxText` and `import MaxText as mt` bind in a Python text."""
+    return frozenset(found[1] or OLD_ROOT for found in _PACKAGE_ALIAS.finditer(text))
+
+
+def package_variables(text: str) -> dict[str, tuple[str, str]]:
+    """MAXTEXT_* variables that a Python text sets to the package's own folder."""
+    if "__file__" not in text or not (aliases := package_aliases(text)):
+        return {}
+    names = "|".join(sorted(aliases))
+    found = re.findall(
+        rf"^[ \t]*(MAXTEXT_\w+)[ \t]*=[ \t]*(?:os\.)?(?:path\.)?dirname\((?:{names})\.__file__\)",
+        text,
+        re.MULTILINE,
+    )
+    return dict.fromkeys(found, (f"{SOURCE_ROOT}/{OLD_ROOT}", f"{SOURCE_ROOT}/{NEW_ROOT}"))
+
+
 @lru_cache(maxsize=4)
 def _pattern(tops: frozenset[str], words: frozenset[str]) -> re.Pattern[str]:
     def either(names: frozenset[str]) -> str:
@@ -86,7 +113,7 @@ def _pattern(tops: frozenset[str], words: frozenset[str]) -> re.Pattern[str]:
 
     return re.compile(
         r"(?P<url>\b(?:https?|gs|s3|git\+https?|ssh|docker|file)://[^\s\"'`<>\\|()\[\]]*|\bgit@[^\s\"'`<>]+)"
-        rf"|(?P<env>\$(?:\{{(?:{'|'.join(ROOT_VARIABLES)})\b|(?:{'|'.join(ROOT_VARIABLES)})\b))"
+        rf"|(?P<env>\$\{{?(?:{'|'.join(ROOT_VARIABLES)})\b|\{{(?:{'|'.join(ROOT_VARIABLES)})(?=\}}))"
         rf"|(?P<root>(?<![\w-]){OLD_ROOT}(?![\w]))"
         rf"|(?P<top>(?<![\w.@-])(?:{either(tops)})(?=[/.]))"
         rf"|(?P<word>(?<!\w)(?:{either(words)})(?!\w))"
@@ -104,6 +131,7 @@ class Scanner:
         document: whether relative paths are links from this document (Markdown, reStructuredText).
         names: whether AL names are looked for too (in Python the renaming rules do that).
         open_end: whether what is scanned runs on into a part that is only known at run time.
+        roots: variables that this text gives another meaning than globals.py: name → (old folder, new folder).
     """
 
     def __init__(self, file: SourceFile, document: bool = False, names: bool = True) -> None:
@@ -115,9 +143,11 @@ class Scanner:
         self.document = document
         self.names = names
         self.open_end = False
-        self.finder = _pattern(
-            self.places.tops, frozenset(self.project.names) | frozenset(self.places.basenames)
-        )
+        self.roots = package_variables(file.text)
+        words = {*self.project.names, *self.places.basenames, "AL_MODEL"}
+        if self.places.is_folder(AL_FOLDER):
+            words.add(AL_FOLDER)
+        self.finder = _pattern(self.places.tops, frozenset(words))
 
     def scan(self, start: int, end: int, only_variables: bool = False) -> None:
         """Rewrite or list every old name between `start` and `end`."""
@@ -144,6 +174,10 @@ class Scanner:
             elif self.names:
                 self._model(hit.start(), hit.end())
 
+    def root_folder(self, variable: str) -> tuple[str, str]:
+        """The folder that a MAXTEXT_* variable stands for in this text: (old path, new path)."""
+        return self.roots.get(variable) or self.places.root_folder(variable)
+
     # Dotted names -------------------------------------------------------------------------------------
 
     def _root(self, start: int, after: int, end: int) -> int:
@@ -166,15 +200,8 @@ class Scanner:
                 "changes into the old package's folder; the commands after it are relative to that",
                 f"run them from the repository root, with paths below src/{NEW_ROOT}",
             )
-        elif text.startswith(" import ", after) and _IMPORT_BEFORE.search(
-            text, max(0, start - 10), start
-        ):
-            self.file.site(
-                RULE.dotted,
-                (start, after),
-                "an import in a text that is no Python",
-                "change by hand",
-            )
+        elif text.startswith(" import ", after) and self._imports(start):
+            return self._import(start, after, end)
         return after
 
     def _runs_module(self, start: int) -> bool:
@@ -212,7 +239,9 @@ class Scanner:
             if by_path is not None:
                 self.file.edit(RULE.module, (start, stop), by_path)
                 return stop
-            problem = target.problem if target is not None else f"{old} is no module of the old tree"
+            problem = (
+                target.problem if target is not None else f"{old} is no module of the old tree"
+            )
             self.file.site(
                 RULE.module, (start, stop), problem, "name the module that does this now"
             )
@@ -224,26 +253,19 @@ class Scanner:
         old = text[start:stop]
         if self.open_end and stop == end:
             return stop  # a name put together at run time: the import rules list it
-        if stop == end or text[stop : stop + 1] in ("{", "$", "%") or text.startswith(".{", stop):
-            if self._open_ended(stop, end):
-                return stop
+        if text[stop : stop + 1] in ("{", "$", "%"):
+            return stop  # a name put together at run time
         if text[stop : stop + 1] == "(" and text[start - 2 : start - 1] == "!":
             return stop
-        if _IMPORT_BEFORE.search(text, max(0, start - 10), start) and text.startswith(
-            " import", stop
-        ):
-            self.file.site(
-                RULE.dotted,
-                (start, stop),
-                "an import in a text that is no Python",
-                "change by hand",
-            )
-            return stop
-        if _FILE_SUFFIX.search(old) or (old.count(".") == 1 and _FILE_SUFFIX.search(old)):
+        if text.startswith(" import", stop) and self._imports(start):
+            return self._import(start, stop, end)
+        if _FILE_SUFFIX.search(old):
             known = self.project.dotted(old.rpartition(".")[0])
             if known is None or known[1]:
                 return stop  # a file called MaxText.something
-        resolved = self.project.dotted(old)
+        head, _, last = old.rpartition(".")
+        attribute = last if re.fullmatch(r"__\w+__", last) else ""
+        resolved = self.project.dotted(head if attribute else old)
         target, rest = resolved if resolved is not None else (None, "")
         if target is None or (target.name is None and rest):
             first = old.split(".")[1]
@@ -261,13 +283,42 @@ class Scanner:
         if target.dotted is None:
             self.file.site(RULE.dotted, (start, stop), target.problem, "name what does this now")
             return stop
-        new = f"{target.dotted}.{rest}" if rest else target.dotted
+        new = ".".join(part for part in (target.dotted, rest, attribute) if part)
         self.file.edit(RULE.dotted, (start, stop), new, target.note)
         return stop
 
-    def _open_ended(self, stop: int, end: int) -> bool:
-        """Whether a name runs into a part that is filled in at run time."""
-        return stop < len(self.text) and self.text[stop] in "{$%"
+    def _imports(self, start: int) -> bool:
+        """Whether `from` stands before, so that an import statement is written in this text."""
+        if self.text[start - 4 : start] == "src.":
+            start -= 4
+        return _IMPORT_BEFORE.search(self.text, max(0, start - 10), start) is not None
+
+    def _import(self, start: int, stop: int, end: int) -> int:
+        """`from MaxText.x import a, b` in a text: right if all the names are in one module now."""
+        names = _IMPORTED.match(self.text, stop, end)
+        module = self.text[start:stop]
+        homes: set[str] = set()
+        for name in re.findall(r"\w+(?=\s+as\b)|(?<!as )\b\w+\b", names[1]) if names else ():
+            if name == "as":
+                continue
+            target = self.project.symbol(module, name)
+            if target is None or target.module is None or target.problem:
+                homes.add("")
+            elif target.name is not None:
+                homes.add(target.module if target.name == name else "")
+            else:
+                home, _, leaf = target.module.rpartition(".")
+                homes.add(home if leaf == name else "")
+        if names is not None and len(homes) == 1 and "" not in homes:
+            self.file.edit(RULE.dotted, (start, stop), homes.pop())
+            return names.end()
+        self.file.site(
+            RULE.dotted,
+            (start, names.end() if names else stop),
+            "an import inside text, whose names are not all known in one module",
+            "write the new import by hand",
+        )
+        return names.end() if names else stop
 
     @staticmethod
     def _is_sentence(old: str, rest: str, stop: int) -> bool:
@@ -295,6 +346,10 @@ class Scanner:
             )
         )
         values |= set(re.findall(rf"\$\{{{name}:[-=]([A-Za-z_][\w.-]*)\}}", text))
+        for loop in re.findall(
+            rf"\bfor[ \t]+{name}[ \t]+in[ \t]+([\w. \t-]+?)[ \t]*(?:;|\n)", text
+        ):
+            values |= set(loop.split())
         homes: set[str] = set()
         for value in values:
             leaf = value.removesuffix(".py")
@@ -350,7 +405,7 @@ class Scanner:
         prefix = self._prefix(start)
         outer = prefix.split("/")[:-1]
         source = SOURCE_ROOT
-        has_source = bool(outer) and outer[-1] == source
+        has_source = _SOURCE_BEFORE.search(text, max(0, start - 8), start) is not None
         slash = tail.endswith("/")
         runs_on = self.open_end and stop == end
         old = posixpath.join(source, OLD_ROOT + (tail + "{}" if runs_on else tail.rstrip("/")))
@@ -359,11 +414,15 @@ class Scanner:
             return after
         begin = start - len(source) - 1 if has_source else start
         outer = outer[:-1] if has_source else outer
-        if self.document and outer and all(part in (".", "..") for part in outer):
-            if self._relative_link(begin - len("/".join(outer)) - 1, stop, "/".join(outer), old):
+        relative = bool(outer) and all(part in (".", "..") for part in outer)
+        if self.document and relative:
+            folder = "/".join(outer)
+            if self._relative_link(begin - len(folder) - 1, stop, folder):
                 return stop
         place = self.places.resolve(old)
         span = (begin, stop)
+        if place is not None and place.left_out and self._drop(begin, stop):
+            return stop
         if place is None or place.new is None:
             if runs_on:
                 problem = (
@@ -375,17 +434,25 @@ class Scanner:
             self.file.site(RULE.path, span, problem, "name the file that does this now")
             return stop
         new = place.new.removesuffix("{}") if runs_on else place.new
-        if (
-            not has_source
-            and (not outer or all(part in (".", "..") for part in outer))
-            and new.startswith("src/")
-        ):
+        if not has_source and (not outer or relative) and new.startswith("src/"):
             absolute = prefix == "/"
             new = (
                 new if absolute else new.removeprefix("src/")
             )  # run from, or resolved against, src
         self._write_path(span, new, place, slash)
         return stop
+
+    def _drop(self, start: int, stop: int) -> bool:
+        """Take a path that has no place any more out of a quoted list; False where it stands in none."""
+        quote = self.text[start - 1 : start]
+        return (
+            quote in ("'", '"')
+            and self.text[stop : stop + 1] == quote
+            and self.text[self.text.rfind("\n", 0, start) + 1 : start]
+            .rstrip(" \"'")
+            .endswith(("[", ","))
+            and remove_item(self.file, RULE.path, start - 1, stop + 1)
+        )
 
     def _write_path(self, span: tuple[int, int], new: str, place: Place, slash: bool) -> None:
         if slash and not new.endswith("/"):
@@ -417,11 +484,18 @@ class Scanner:
         old = text[start:stop].rstrip("/")
         prefix = self._prefix(start)
         outer = prefix.split("/")[:-1]
-        if self.document and outer and all(part in (".", "..") for part in outer):
-            if self._relative_link(start - len(prefix), stop, "/".join(outer), old):
-                return stop
+        relative = bool(outer) and all(part in (".", "..") for part in outer)
+        if (
+            self.document
+            and relative
+            and self._relative_link(start - len(prefix), stop, "/".join(outer))
+        ):
+            return stop
         if prefix and not self._from_root(prefix):
             return after
+        if old == AL_FOLDER:
+            self._al_folder(start, stop)
+            return stop
         if "/" not in old and not text[start:stop].endswith("/"):
             return after
         place = self.places.resolve(old)
@@ -480,7 +554,7 @@ class Scanner:
             self.file.edit(rule, (start, names.end()), target.module, target.note)
         return names.end()
 
-    def _relative_link(self, start: int, stop: int, outer: str, rest: str) -> bool:
+    def _relative_link(self, start: int, stop: int, outer: str) -> bool:
         """A path from this document's folder to another file; False when it leads to no old file."""
         here = posixpath.dirname(self.project.canonical(self.file.path))
         written = self.text[start:stop]
@@ -510,7 +584,7 @@ class Scanner:
         new_here = self.places.new_folder_of(self.file.path)
         new = posixpath.relpath(place.new or ".", new_here or ".")
         written = self.text[start:stop]
-        if posixpath.normpath(written) != posixpath.normpath(new):
+        if posixpath.normpath(posixpath.join(new_here, written)) != posixpath.normpath(place.new):
             if written.startswith("./") and not new.startswith("."):
                 new = f"./{new}"
             if written.endswith("/"):
@@ -526,9 +600,9 @@ class Scanner:
         close = _expansion_end(text, start, end)
         if close is None:
             return start + 1
-        name = re.match(r"\$\{?(\w+)", text[start:close])
+        name = re.match(r"\$?\{?(\w+)", text[start:close])
         assert name is not None
-        old_root, new_root = self.places.root_folder(name[1])
+        old_root, new_root = self.root_folder(name[1])
         # `${MAXTEXT_ASSETS_ROOT:-${MAXTEXT_PKG_DIR:-…/src/MaxText/assets}}`: one variable too many in
         # between; what follows is meant from the outermost one.
         tail = _ENV_TAIL.match(text, close, end)
@@ -666,9 +740,15 @@ class Scanner:
         if not path:
             return
         ours = repository.split("/")[1].lower() == "maxtext"
+        if path.startswith(f"{OLD_ROOT}/"):
+            path = f"{SOURCE_ROOT}/{path}"
         place = self.places.resolve(path)
+        entry = self.project.map.paths.get(path)
+        if ours and entry is not None and entry.new is None:
+            commits = f" in commit {entry.commits[-1]}" if entry.commits else ""
+            place = Place(None, problem=f"upstream deleted {path}{commits}")
         if place is None or place.new is None:
-            if (ours and OLD_ROOT in path) or (place is not None and ours):
+            if ours and (OLD_ROOT in path or place is not None):
                 problem = place.problem if place is not None else f"the old tree has no {path}"
                 self.file.site(
                     RULE.url, (span_start, span_stop), problem, "link to what does this now"
@@ -685,6 +765,20 @@ class Scanner:
 
     def _word(self, start: int, stop: int) -> None:
         old = self.text[start:stop]
+        if old == AL_FOLDER:
+            self._al_folder(start, stop)
+            return
+        if old == "AL_MODEL":
+            if self.text.endswith("DecoderBlockType.", 0, start):
+                self.file.edit(RULE.word, (start, stop), "LING2")
+            else:
+                self.file.site(
+                    RULE.word,
+                    (start, stop),
+                    "it may be the enum's member or a name of this text's own",
+                    "rename it",
+                )
+            return
         new = self.project.names.get(old) or self.places.basenames.get(old)
         if new is None:
             self.file.site(RULE.word, (start, stop), f"{old} has no place in the migrated tree", "")
@@ -693,6 +787,41 @@ class Scanner:
             self.file.edit(RULE.word, (start, stop), new, "a path that the old tree does not have")
         else:
             self.file.edit(RULE.word, (start, stop), new)
+
+    def _al_folder(self, start: int, stop: int) -> None:
+        """The folder ALModel as such: its files went to a folder that holds other models too."""
+        text = self.text
+        homes = ", ".join(self.places.new_folders(AL_FOLDER))
+        line_start = text.rfind("\n", 0, start) + 1
+        line_end = text.find("\n", stop)
+        line = text[line_start : len(text) if line_end == -1 else line_end]
+        beside_package = re.search(
+            rf"(?<![\w/.]){SOURCE_ROOT}/{OLD_ROOT}/?(?=[\s\"',\]]|\Z)|[\"']{OLD_ROOT}[\"']", line
+        )
+        if homes and beside_package:
+            if self._drop(start, stop):
+                return
+            word = text[start - 1 : start] in (" ", "\t") and text[stop : stop + 1] in (
+                "",
+                " ",
+                "\t",
+                "\n",
+            )
+            if word and not self.document and not re.match(r"\s*(?:COPY|ADD)\b", line):
+                self.file.edit(
+                    RULE.word,
+                    (start - 1, stop),
+                    "",
+                    f"its files are in {homes}, within the package",
+                )
+                return
+        where = f": its files are in {homes}" if homes else ""
+        self.file.site(
+            RULE.word,
+            (start, stop),
+            f"the folder {AL_FOLDER} is no more{where}, beside other models",
+            "name what is meant, or drop it",
+        )
 
     def _model(self, start: int, stop: int) -> None:
         text = self.text
@@ -720,8 +849,8 @@ class Scanner:
 
 
 def _expansion_end(text: str, start: int, end: int) -> int | None:
-    """Where the shell expansion that begins at `start` (`$NAME` or `${…}`) ends."""
-    if text[start + 1] != "{":
+    """Where the expansion that begins at `start` (`$NAME`, `${…}`, `{NAME}`) ends."""
+    if text[start] == "$" and text[start + 1] != "{":
         found = re.compile(r"\$\w+").match(text, start, end)
         return found.end() if found else None
     depth, position = 0, start

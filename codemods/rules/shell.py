@@ -16,6 +16,7 @@ _COMMAND = re.compile(
     r"(?<![\w.-])python[\d.]*(?:[ \t]+-[A-Zbdiqsuvx]+)*[ \t]+-c[ \t]+(?P<quote>[\"'])"
 )
 _EXPANSION = re.compile(r"\$\{\w+\}|\$\w+")
+_KEY_END = re.compile(r"[\"']?[ \t]*:(?:\s|\Z)")
 _CONTINUED = re.compile(r"[ \t]*\\\r?\n\Z")
 _DUMP_WORD = re.compile(r"(?<![\w$.{/-])(?:--)?argus_dump_\w+")
 
@@ -51,7 +52,9 @@ def _reads_python(before: str, after: str) -> bool:
     if not commands:
         return False
     arguments = commands[-1]["arguments"].split()
-    return not arguments or arguments[0] == "-" or (arguments[0].startswith("-") and "-" in arguments)
+    return (
+        not arguments or arguments[0] == "-" or (arguments[0].startswith("-") and "-" in arguments)
+    )
 
 
 def _dedented(text: str, span: Span, expands: bool) -> Piece:
@@ -175,15 +178,20 @@ def _open_quote(line: str) -> str:
     return quote
 
 
-def dump_parameters(file: SourceFile, rule: str, start: int, end: int) -> None:
+def dump_parameters(file: SourceFile, rule: str, start: int, end: int, keys: bool = True) -> None:
     """Remove `argus_dump_*=…` words from command lines and argument lists between `start` and `end`.
 
     A word on a continuation line of its own goes with its line; where it was the last one, the `\\`
     before it goes too. An assignment of a shell variable, and a word whose value stands in the next
     word, are listed.
+
+    Args:
+        keys: whether `name:` is listed too (not where the file's keys have been looked at).
     """
     text = file.text
     for found in _DUMP_WORD.finditer(text, start, end):
+        if not keys and _KEY_END.match(text, found.end()):
+            continue
         _remove_word(file, rule, found, text)
 
 
@@ -205,7 +213,7 @@ def _remove_word(file: SourceFile, rule: str, found: re.Match[str], text: str) -
         inside = text[begin:stop]
         if not re.search(r"\s", inside):  # the whole word is quoted
             begin, stop = begin - 1, stop + 1
-            if _remove_item(file, rule, begin, stop):
+            if remove_item(file, rule, begin, stop):
                 return
         else:
             stop = _word_end(text, begin, quoted)
@@ -213,7 +221,7 @@ def _remove_word(file: SourceFile, rule: str, found: re.Match[str], text: str) -
         line_start = text.rfind("\n", 0, begin) + 1
         open_quote = _statement_quote(text, line_start, begin)
         stop = _word_end(text, stop + 1, open_quote)
-        if _remove_item(file, rule, begin, stop):
+        if remove_item(file, rule, begin, stop):
             return
     if text[stop - 1 : stop] == ",":
         stop -= 1
@@ -231,8 +239,8 @@ def _statement_quote(text: str, line_start: int, begin: int) -> str:
     return _open_quote(text[first:begin])
 
 
-def _remove_item(file: SourceFile, rule: str, begin: int, stop: int) -> bool:
-    """An item of a YAML or JSON list; False when it stands in none."""
+def remove_item(file: SourceFile, rule: str, begin: int, stop: int) -> bool:
+    """Remove an item of a YAML, TOML or JSON list; False when it stands in none."""
     text = file.text
     line_start = text.rfind("\n", 0, begin) + 1
     line_end = text.find("\n", stop)

@@ -263,6 +263,7 @@ RULES = (
 )
 
 _DOCUMENT = re.compile(r"\.(?:md|rst|markdown|mdx|ipynb)\Z", re.IGNORECASE)
+_STRUCTURED = re.compile(r"\.(?:ya?ml|json)\Z")  # their keys are the configuration rules' part
 _PACKAGING = re.compile(r"\.(?:toml|cfg|ini)\Z|(?:\A|/)(?:\.coveragerc|MANIFEST\.in|tox\.ini)\Z")
 
 _FENCE = re.compile(
@@ -310,13 +311,17 @@ def text(file: TextFile) -> None:
     scan_text(file, document=_DOCUMENT.search(file.path) is not None)
 
 
-def scan_text(file: TextFile, document: bool) -> None:
+def scan_text(
+    file: TextFile, document: bool, roots: dict[str, tuple[str, str]] | None = None
+) -> None:
     """The rules for one text that is not a notebook.
 
     Args:
         document: whether it is a document with links and code blocks.
+        roots: meanings of MAXTEXT_* variables that hold here (see `Scanner`).
     """
     scanner = Scanner(file, document)
+    scanner.roots.update(roots or {})
     regions = _python_regions(file.text, document)
     for number, (piece, span) in enumerate(regions):
         if not _concerns(file, piece.text) or scanner.claims.holds(span[0]):
@@ -352,13 +357,9 @@ def scan_text(file: TextFile, document: bool) -> None:
     if _PACKAGING.search(file.path):
         _packaging(scanner)
     scanner.scan(0, len(file.text))
-    if "argus_dump_" in file.text and not _is_model_config(file.path):
-        shell.dump_parameters(file, "TXT014", 0, len(file.text))
-
-
-def _is_model_config(path: str) -> bool:
-    """Files whose `argus_dump_*` keys the CFG rules take out."""
-    return path.endswith((".yml", ".yaml")) and "/configs/" in f"/{path}"
+    if "argus_dump_" in file.text:
+        keys = _STRUCTURED.search(file.path) is None
+        shell.dump_parameters(file, "TXT014", 0, len(file.text), keys)
 
 
 def _concerns(file: TextFile, code: str) -> bool:
