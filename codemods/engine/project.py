@@ -166,7 +166,7 @@ class Project:
         if entry is not None:
             if entry.new is None:
                 return Target(None, None, commits, self._gone(f"module `{old}`", entry))
-            if not self.is_new_module(entry.new):
+            if self.target.has_root(entry.new) and not self.is_new_module(entry.new):
                 problem = f"`{entry.new}`, the new place of `{old}`, is not in the upstream tree"
                 return Target(None, None, commits, problem)
             return Target(entry.new, None, commits)
@@ -253,6 +253,8 @@ class Project:
         if self.target.is_module(entry.new):
             return Target(entry.new, None, entry.commits)
         if self.target.is_module(module) and self.target.resolve(module, name) is not None:
+            return Target(module, name, entry.commits, why=entry.note)
+        if not self.target.has_root(module):  # a wheel has no tests/: the map's word stands
             return Target(module, name, entry.commits, why=entry.note)
         return None
 

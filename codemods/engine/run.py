@@ -376,7 +376,9 @@ def _check_imports(migration: Migration, project: Project) -> None:
                     "report",
                     name,
                     None,
-                    f"`{name}` is neither in the upstream tree nor in the output",
+                    f"`{name}` is neither in the upstream tree nor in the output"
+                    if project.target.has_root(name)
+                    else f"the given upstream tree has no `{name.split('.')[0]}/`, so this is the map's word alone",
                     "find out what it should import",
                 )
             )

@@ -508,13 +508,20 @@ class _Imports:
         return True
 
     def _still_there(self, new: str, names: list[str], target: Target) -> bool:
-        """Whether the module's new home still hands on the same thing under the same name."""
-        if len(names) != 1 or target.name is None or self.project.target.modules.get(new) is None:
+        """Whether the module's new home still hands on the same thing by the same names."""
+        tree = self.project.target
+        if tree.modules.get(new) is None or target.module is None:
             return False
-        found = self.project.target.resolve(new, names[0])
-        if not isinstance(found, tuple):
-            return False
-        return found == self.project.target.resolve(target.module or "", target.name)
+        found: tuple[str, str] | str | None = new
+        for name in names:
+            if not isinstance(found, str):
+                return False
+            if name not in tree.names(found):  # a submodule is there only once something imports it
+                return False
+            found = tree.resolve(found, name)
+        if target.name is None:
+            return found == target.module
+        return isinstance(found, tuple) and found == tree.resolve(target.module, target.name)
 
     def _dynamic(self, module: str, attribute: str) -> bool:
         """Whether a module may have an attribute that its text does not show."""
@@ -1010,8 +1017,10 @@ class _Imports:
 
     def _may_rename(self, binding: Binding, new: str, dotted: str) -> bool:
         """Whether the name that an import binds can change with all its uses."""
-        if self._is_exported(binding) or self._bound_otherwise(binding):
+        if self._bound_otherwise(binding):
             return False
+        if self._is_exported(binding) and binding.name not in self.project.names:
+            return False  # a name of the table changes in `__all__` too
         if any(binding.name in s.outside for s in self.file.scopes.all):
             return False
         return self._taken.get(new) == dotted or (new not in self._taken and self._is_free(new, dotted))
