@@ -516,6 +516,9 @@ class _Imports:
         for name in names:
             if not isinstance(found, str):
                 return False
+            held = tree.modules[found] if found in tree.modules else None
+            if held is not None and held.dynamic and name in (held.exported or ()):
+                return True  # handed on when asked for, by a `__getattr__`, and named in `__all__`
             if name not in tree.names(found):  # a submodule is there only once something imports it
                 return False
             found = tree.resolve(found, name)
