@@ -38,7 +38,7 @@ __all__ = [
 # What the bytes of a file must hold for `survey` to be asked about it.
 WORDS: tuple[bytes, ...] = (b"dump", b"argus", b"Dump", b"Argus")
 
-_ROUNDS = 6
+_MOST_WORDS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,26 +107,35 @@ def gather(read: Callable[[tuple[bytes, ...]], Iterable[DumpFacts]]) -> DumpPlan
     Args:
         read: gives the facts of all files whose bytes hold one of some words.
     """
+    parsed: dict[str, Code] = {}
     words = WORDS
-    found = plan(list(read(words)))
-    for _ in range(_ROUNDS):
-        more = tuple(sorted({*words, *found.words}))
-        if set(more) == set(words):
-            break
+    while True:
+        for fact in read(words):
+            if fact.path not in parsed:
+                file = _parse(fact.path, fact.module_name, fact.is_package, fact.text)
+                if file is not None:
+                    parsed[fact.path] = file
+        found = _plan(list(parsed.values()))
+        more = (*words, *(w for w in found.words if w not in words))
+        if more == words or len(more) > _MOST_WORDS:
+            return found
         words = more
-        found = plan(list(read(words)))
-    return found
 
 
 def plan(facts: list[DumpFacts]) -> DumpPlan:
     """What falls with the hooks, in all the files of `facts` (see `gather`)."""
+    parsed = [_parse(f.path, f.module_name, f.is_package, f.text) for f in facts]
+    return _plan([file for file in parsed if file is not None])
+
+
+def _plan(parsed: list[Code]) -> DumpPlan:
     if not any(
-        "argus" in f.text.lower() or ("dump_tensor" in f.text and "dumpable" in f.text) for f in facts
+        "argus" in f.text.lower() or ("dump_tensor" in f.text and "dumpable" in f.text)
+        for f in parsed
     ):
         return DumpPlan()
-    parsed = [_parse(f.path, f.module_name, f.is_package, f.text) for f in facts]
-    world = World(file for file in parsed if file is not None)
-    if not world.dumpers and not any(DEFAULT_MODULE.rpartition(".")[2] in f.text for f in facts):
+    world = World(parsed)
+    if not world.dumpers and not any(DEFAULT_MODULE.rpartition(".")[2] in f.text for f in parsed):
         return DumpPlan()
     growth = Growth(world)
     files = {f.path: _file_plan(growth, f) for f in growth.files}
@@ -141,8 +150,9 @@ def plan(facts: list[DumpFacts]) -> DumpPlan:
     exports.update(world.hooks)
     for key, name in growth.decisions.parameters:
         function = world.functions.get(key)
-        names.add(function.name if function is not None else key.rpartition(":")[2].rpartition(".")[2])
-        names.add(name)
+        names.add(
+            function.name if function is not None else key.rpartition(":")[2].rpartition(".")[2]
+        )
     names |= growth.wanted | _carriers(growth)
     return DumpPlan(
         words=tuple(sorted({n.encode() for n in names if len(n) > 1 and not n.startswith("__")})),
@@ -161,7 +171,11 @@ def _carriers(growth: Growth) -> set[str]:
     for key in keys:
         function = world.functions.get(key)
         if function is not None:
-            found.add(function.owner.node.name if function.name == "__init__" and function.owner else function.name)
+            found.add(
+                function.owner.node.name
+                if function.name == "__init__" and function.owner
+                else function.name
+            )
         elif key in world.classes:
             found.add(world.classes[key].node.name)
     for file, call in world.unresolved:
@@ -198,12 +212,12 @@ def _file_plan(growth: Growth, file: Code) -> FilePlan:
     for finding in findings:
         span = finding.span or _node_span(file, finding.node)
         sites.setdefault((span, finding.reason), Site(*span, MANUAL, finding.reason, finding.todo))
-    unused = [
-        file.span(alias)
-        for alias in _unused_aliases(growth, file)
-    ]
+    unused = [file.span(alias) for alias in _unused_aliases(growth, file)]
     plan_ = FilePlan(
-        _digest(file.text), tuple(edits), tuple(sorted(sites.values(), key=lambda s: s.start)), tuple(sorted(unused))
+        _digest(file.text),
+        tuple(edits),
+        tuple(sorted(sites.values(), key=lambda s: s.start)),
+        tuple(sorted(unused)),
     )
     kept, clashes = settle(edits)
     try:
@@ -214,7 +228,13 @@ def _file_plan(growth: Growth, file: Code) -> FilePlan:
         broken = True
     if broken:
         first = edits[0]
-        site = Site(first.start, first.end, MANUAL, "the dumps here are written in a way that cannot be taken out safely", "take them out by hand")
+        site = Site(
+            first.start,
+            first.end,
+            MANUAL,
+            "the dumps here are written in a way that cannot be taken out safely",
+            "take them out by hand",
+        )
         return FilePlan(plan_.digest, (), (site,), ())
     return plan_
 
@@ -237,8 +257,14 @@ def _unused_aliases(growth: Growth, file: Code) -> Iterable[ast.alias]:
             for store in imports:
                 assert isinstance(store.node, ast.alias)
                 statement = store.stmt
-                if isinstance(statement, ast.Import) and not store.node.asname and "." in store.node.name:
-                    uses = [n for n in var.loads if _chain(file, n).startswith(f"{store.node.name}.")]
+                if (
+                    isinstance(statement, ast.Import)
+                    and not store.node.asname
+                    and "." in store.node.name
+                ):
+                    uses = [
+                        n for n in var.loads if _chain(file, n).startswith(f"{store.node.name}.")
+                    ]
                     machinery = walk.imports_machinery(statement, store.node)
                     if (machinery or uses) and all(n in walk.gone for n in uses):
                         yield store.node

@@ -257,7 +257,9 @@ class Code:
 
     def line_span(self, line: int) -> Span:
         """A line (index from 0) with its line end."""
-        return self._lines[line], self._lines[line + 1] if line + 1 < len(self._lines) else len(self.text)
+        return self._lines[line], (
+            self._lines[line + 1] if line + 1 < len(self._lines) else len(self.text)
+        )
 
     @property
     def line_count(self) -> int:
@@ -524,7 +526,9 @@ class Code:
             starred = False
             for index, element in enumerate(node.elts):
                 starred = starred or isinstance(element, ast.Starred)
-                self._target(element, scope, stmt, value, (*path, -1 if starred else index), qualname)
+                self._target(
+                    element, scope, stmt, value, (*path, -1 if starred else index), qualname
+                )
         elif isinstance(node, ast.Starred):
             self._target(node.value, scope, stmt, value, path, qualname)
         else:
@@ -548,7 +552,9 @@ class Code:
         for part in (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,):
             self._visit(part, inner, qualname, None, stmt)
 
-    def _function(self, node: FunctionNode, scope: Scope, qualname: str, owner: Class | None) -> None:
+    def _function(
+        self, node: FunctionNode, scope: Scope, qualname: str, owner: Class | None
+    ) -> None:
         for decorator in node.decorator_list:
             self._visit(decorator, scope, qualname, None, node)
         scope.var(node.name).stores.append(Store("def", node, node))
@@ -592,7 +598,10 @@ class Code:
         found = self.classes[node] = Class(self._key(path), self, node)
         inner = self._scope("class", node, scope)
         self._body(node.body, inner, path, found)
-        if any(_name_of(d) == "dataclass" for d in node.decorator_list) and "__init__" not in found.methods:
+        if (
+            any(_name_of(d) == "dataclass" for d in node.decorator_list)
+            and "__init__" not in found.methods
+        ):
             for statement in node.body:
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                     found.fields[statement.target.id] = statement
@@ -641,7 +650,10 @@ def _arguments(node: ast.arguments) -> Iterator[ast.arg]:
 
 
 def _is_keyword(name: str) -> bool:
-    return name in (
-        "return yield await in is not and or if else elif while for lambda assert del raise from with as "
-        "print import except case match"
-    ).split()
+    return (
+        name
+        in (
+            "return yield await in is not and or if else elif while for lambda assert del raise from with as "
+            "print import except case match"
+        ).split()
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from codemods.rules.dumps.code import Class, Code, Function, Store, Var
@@ -53,8 +54,18 @@ class Growth:
         self._escaped = self._escapes()
         self._attributes = self._attribute_loads()
         self._importers = self._who_imports()
+        self._aliases = {
+            var.name
+            for file in self.files
+            for var in file.top.names.values()
+            if any(isinstance(v, (Hook, Dumper)) for v in world.of_var(file, var))
+        }
         for _ in range(_ROUNDS):
-            self.walks = {f: Walk(world, f, self.decisions) for f in self.files}
+            pattern = self._words()
+            self.walks = {
+                f: Walk(world, f, self.decisions, run=pattern.search(f.text) is not None)
+                for f in self.files
+            }
             self._gone = {n for w in self.walks.values() for n in w.gone}
             self._fed = {n for w in self.walks.values() for n in w.gone - w.unreached}
             before = self.decisions.size()
@@ -63,6 +74,12 @@ class Growth:
             if self.decisions.size() == before:
                 break
         self.blocked = list(self._blocked_keys.values())
+
+    def _words(self) -> re.Pattern[str]:
+        """What a file must hold to be changed."""
+        names = {"dump", "Dump", "argus", "Argus", *self._aliases, *self.wanted}
+        names |= {hook.name.rpartition(".")[2] for hook in self.world.inert.values()}
+        return re.compile("|".join(re.escape(n) for n in sorted(names)))
 
     # What is known of uses ------------------------------------------------------------------------
 
@@ -90,7 +107,9 @@ class Growth:
         found: set[str] = set()
         for file in self.files:
             for node in file.parents:
-                if not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(node.ctx, ast.Load):
+                if not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(
+                    node.ctx, ast.Load
+                ):
                     continue
                 keys = self._function_keys(file, node)
                 if keys and not self._followed(file, node):
@@ -115,12 +134,15 @@ class Growth:
         for decorator in function.node.decorator_list:
             values = self.world.values(function.module, decorator)
             known = all(
-                isinstance(v, (Hook, Dumper)) or (isinstance(v, Outside) and v.name.startswith(("jax.", "flax.", "functools.")))
+                isinstance(v, (Hook, Dumper))
+                or (isinstance(v, Outside) and v.name.startswith(("jax.", "flax.", "functools.")))
                 for v in values
             )
             if not known and not isinstance(function.node, ast.ClassDef):
                 text = ast.unparse(decorator)
-                if not text.startswith(("jax.", "nnx.", "nn.", "functools.", "partial(jax", "staticmethod")):
+                if not text.startswith(
+                    ("jax.", "nnx.", "nn.", "functools.", "partial(jax", "staticmethod")
+                ):
                     return True
         return False
 
@@ -151,7 +173,17 @@ class Growth:
         if isinstance(parent, ast.Attribute):
             return parent.attr not in ("lower", "trace", "eval_shape", "__wrapped__")
         return isinstance(
-            parent, (ast.Expr, ast.Compare, ast.arg, ast.AnnAssign, ast.FunctionDef, ast.ClassDef, ast.Subscript, ast.BinOp)
+            parent,
+            (
+                ast.Expr,
+                ast.Compare,
+                ast.arg,
+                ast.AnnAssign,
+                ast.FunctionDef,
+                ast.ClassDef,
+                ast.Subscript,
+                ast.BinOp,
+            ),
         )
 
     def _passed(self, file: Code, call: ast.Call, node: ast.expr) -> bool:
@@ -161,7 +193,12 @@ class Growth:
         for callee in callees:
             if isinstance(callee, Outside):
                 name = callee.name
-                if name in ("builtins.isinstance", "builtins.issubclass", "builtins.print", "builtins.callable"):
+                if name in (
+                    "builtins.isinstance",
+                    "builtins.issubclass",
+                    "builtins.print",
+                    "builtins.callable",
+                ):
                     continue
                 if call.args and node is call.args[0] and self.world.values(file, call) - {UNKNOWN}:
                     if self._followed(file, call):
@@ -215,7 +252,9 @@ class Growth:
                 if key in self.decisions.flags or not DUMP_WORD.search(name):
                     continue
                 default = function.defaults.get(name)
-                if default is not None and not (isinstance(default, ast.Constant) and not default.value):
+                if default is not None and not (
+                    isinstance(default, ast.Constant) and not default.value
+                ):
                     continue
                 if self._fed_by_dumper(function, name):
                     self.decisions.flags.add(key)
@@ -263,9 +302,15 @@ class Growth:
             if function.key in self.world.inert:
                 continue
             own = function.name.startswith("_") or DUMP_WORD.search(function.name)
-            if not own and (function.owner is not None or not self.whole or function.name in _exported(file)):
+            if not own and (
+                function.owner is not None or not self.whole or function.name in _exported(file)
+            ):
                 continue
-            if function.name.startswith("__") or function.key in self._escaped or function.key not in self.world.calls:
+            if (
+                function.name.startswith("__")
+                or function.key in self._escaped
+                or function.key not in self.world.calls
+            ):
                 continue
             if function.owner is not None and self._overridden(function):
                 continue
@@ -278,10 +323,12 @@ class Growth:
             returned = returned_parameter(node) if rest else None
             if rest and not (len(rest) == 1 and isinstance(rest[0], ast.Return) and returned):
                 continue
-            self.world.inert[function.key] = Hook(function.name, "function", returned, function.positional)
+            self.world.inert[function.key] = Hook(
+                function.name, "function", returned, function.positional
+            )
             found = True
         if found:
-            self.world.link()
+            self.world.relink()
             self._escaped = self._escapes()
 
     def _overridden(self, function: Function) -> bool:
@@ -291,7 +338,9 @@ class Growth:
         for cls in self.world.classes.values():
             if cls is owner or function.name not in cls.methods:
                 continue
-            if owner in list(self.world.lineage(cls.key)) or cls in list(self.world.lineage(owner.key)):
+            if owner in list(self.world.lineage(cls.key)) or cls in list(
+                self.world.lineage(owner.key)
+            ):
                 return True
         return False
 
@@ -299,7 +348,11 @@ class Growth:
         """Keys of dict displays that are spread into calls: `step(**{"dump_enabled": …})` by way of a name."""
         for file in self.files:
             for var in all_vars(file):
-                if len(var.stores) != 1 or not isinstance(var.stores[0].value, ast.Dict) or var.pinned:
+                if (
+                    len(var.stores) != 1
+                    or not isinstance(var.stores[0].value, ast.Dict)
+                    or var.pinned
+                ):
                     continue
                 display = var.stores[0].value
                 assert isinstance(display, ast.Dict)
@@ -338,7 +391,11 @@ class Growth:
             candidates -= refused
         for key, name in candidates:
             function = by_key[key]
-            self.wanted.add(function.owner.node.name if function.name == "__init__" and function.owner else function.name)
+            self.wanted.add(
+                function.owner.node.name
+                if function.name == "__init__" and function.owner
+                else function.name
+            )
             self.decisions.parameters.add((key, name))
         for key, name in self.decisions.parameters:
             if DUMP_WORD.search(name) and all(
@@ -428,11 +485,16 @@ class Growth:
             if self.walks[caller].effects(argument):
                 return refuse("what is passed for it may do something")
             for other in self.world.values(caller, call.func):
-                if isinstance(other, Callee) and other.key != function.key and other.key in self.world.functions:
+                if (
+                    isinstance(other, Callee)
+                    and other.key != function.key
+                    and other.key in self.world.functions
+                ):
                     partner = self.world.functions[other.key]
                     names = [n for n, a in bind(partner, other, call).items() if a is argument]
                     if any(
-                        (partner.key, n) not in candidates and (partner.key, n) not in self.decisions.parameters
+                        (partner.key, n) not in candidates
+                        and (partner.key, n) not in self.decisions.parameters
                         for n in names
                     ):
                         return refuse("the same call may reach another function")
@@ -476,7 +538,9 @@ class Growth:
             ]
             if any(node not in self._gone for node in loads):
                 continue
-            hooked = all(self.walks[f].is_machinery(v) or self.walks[f].off(v) == "off" for f, v in stored)
+            hooked = all(
+                self.walks[f].is_machinery(v) or self.walks[f].off(v) == "off" for f, v in stored
+            )
             private = name.startswith("_") or DUMP_WORD.search(name)
             if not hooked and not (private and self.whole and any(n in self._fed for n in loads)):
                 continue
@@ -541,10 +605,16 @@ class Growth:
             if off is None:
                 return False
             kept = node.orelse if off == "off" else node.body
-            return (isinstance(kept, ast.Constant) and kept.value is None) or self._vanishes(walk, kept)
+            return (isinstance(kept, ast.Constant) and kept.value is None) or self._vanishes(
+                walk, kept
+            )
         if isinstance(node, ast.Name):
             var = walk.file.var_of.get(node)
-            if var is None or var.pinned or any(s.kind != "assign" or s.value is None for s in var.stores):
+            if (
+                var is None
+                or var.pinned
+                or any(s.kind != "assign" or s.value is None for s in var.stores)
+            ):
                 return False
             return bool(var.stores) and all(
                 self._vanishes(walk, s.value) for s in var.stores if s.value is not None
@@ -587,7 +657,9 @@ class Growth:
                 if not isinstance(target, (ast.Tuple, ast.List)) or len(target.elts) != length:
                     return f"the result is not unpacked by name in {file.path}, line {call.lineno}"
                 element = target.elts[index]
-                if any(isinstance(e, ast.Starred) for e in target.elts) or not isinstance(element, ast.Name):
+                if any(isinstance(e, ast.Starred) for e in target.elts) or not isinstance(
+                    element, ast.Name
+                ):
                     return f"the result is not unpacked by name in {file.path}, line {call.lineno}"
                 var = file.var_of[element]
                 if var.pinned or self._alive(var.loads):
@@ -624,14 +696,20 @@ class Growth:
                 candidates.append(var)
             chosen = set(candidates)
             while True:
-                refused = {v for v in chosen if not all(self._store_goes(file, s, v, chosen) for s in v.stores)}
+                refused = {
+                    v
+                    for v in chosen
+                    if not all(self._store_goes(file, s, v, chosen) for s in v.stores)
+                }
                 if not refused:
                     break
                 chosen -= refused
             for var in candidates:
                 if var in chosen:
                     decisions.variables.add(var)
-                    if var.scope.kind == "module" and not all(s.kind == "import" for s in var.stores):
+                    if var.scope.kind == "module" and not all(
+                        s.kind == "import" for s in var.stores
+                    ):
                         self.wanted.add(var.name)
                     for store in var.stores:
                         if store.kind == "def":
@@ -652,16 +730,23 @@ class Growth:
         """Whether something that stays reads a variable, here or in another file."""
         if self._alive(var.loads):
             return True
-        if any(d not in self._gone and not isinstance(file.parents.get(d), ast.Delete) for d in var.deletes):
+        if any(
+            d not in self._gone and not isinstance(file.parents.get(d), ast.Delete)
+            for d in var.deletes
+        ):
             return True
         if var.scope.kind != "module":
             return False
         key = (file.name, var.name)
-        if file.name and any(v not in self.decisions.variables for _, v in self._importers.get(key, ())):
+        if file.name and any(
+            v not in self.decisions.variables for _, v in self._importers.get(key, ())
+        ):
             return True
         if file.name:
             for other, node in self._attributes.get(var.name, ()):
-                if node not in self._gone and Outside(file.name) in self.world.values(other, node.value):
+                if node not in self._gone and Outside(file.name) in self.world.values(
+                    other, node.value
+                ):
                     return True
         imports = all(s.kind == "import" for s in var.stores)
         if not imports and not (var.name.startswith("_") or DUMP_WORD.search(var.name)):
@@ -708,9 +793,9 @@ class Growth:
             if len(store.path) == 1 and store.path[0] in dead:
                 return True
             names = [n for t in statement.targets for n in ast.walk(t) if isinstance(n, ast.Name)]
-            return all(file.var_of[n] in chosen for n in names if n in file.var_of) and not walk.effects(
-                store.value
-            )
+            return all(
+                file.var_of[n] in chosen for n in names if n in file.var_of
+            ) and not walk.effects(store.value)
         if store.kind == "walrus":
             return True
         if store.kind == "def":

@@ -144,7 +144,10 @@ class Renderer:
 
     def start(self, node: ast.stmt) -> int:
         """Where a statement begins, decorators included."""
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.decorator_list:
+        if (
+            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+            and node.decorator_list
+        ):
             at = self.file.previous_code(self.file.outer_span(node.decorator_list[0])[0])
             assert at is not None
             return at.start
@@ -262,7 +265,11 @@ class Renderer:
         start, end = file.outer_span(node.test)
         colon = self._header_colon(node, node.body)
         bracketed = (start, end) != file.span(node.test)
-        if isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not) and not bracketed:
+        if (
+            isinstance(node.test, ast.UnaryOp)
+            and isinstance(node.test.op, ast.Not)
+            and not bracketed
+        ):
             self.cut(start, file.outer_span(node.test.operand)[0])
         elif bracketed or precedence(node.test) >= 5:
             self.replace(begin, begin + len(word), f"{word} not")
@@ -270,7 +277,9 @@ class Renderer:
             self.replace(begin, start, f"{word} not (")
             self.replace(end, colon.end, "):")
         word_else, colon_else = self._else(node.orelse[0])
-        own_lines = self.starts_line(self.start(node.body[0])) and self.starts_line(self.start(node.orelse[0]))
+        own_lines = self.starts_line(self.start(node.body[0])) and self.starts_line(
+            self.start(node.orelse[0])
+        )
         if own_lines and self.starts_line(word_else.start):
             self.erase(word_else.start, colon_else.end, file.indent(self.start(node.orelse[0])))
         else:
@@ -333,9 +342,13 @@ class Renderer:
         for line in range(file.line_of(colon.end) + 1, file.line_of(file.span(body[-1])[1]) + 1):
             begin, end = file.line_span(line)
             extra = len(inner) - len(outer)
-            if line not in keep and not file.text[begin + len(outer) : begin + len(outer) + extra].strip(" \t"):
+            if line not in keep and not file.text[
+                begin + len(outer) : begin + len(outer) + extra
+            ].strip(" \t"):
                 if file.text[begin:end].strip():
-                    self.cuts.append((begin + len(outer), begin + len(outer) + extra, self.rule, self.reason))
+                    self.cuts.append(
+                        (begin + len(outer), begin + len(outer) + extra, self.rule, self.reason)
+                    )
 
     def _string_lines(self, start: int, end: int) -> set[int]:
         """Lines that begin inside a string."""
@@ -344,14 +357,18 @@ class Renderer:
         begin = start
         for token in self.file.tokens_in(start, end):
             if token.kind == tokenize.STRING:
-                found.update(range(self.file.line_of(token.start) + 1, self.file.line_of(token.end - 1) + 1))
+                found.update(
+                    range(self.file.line_of(token.start) + 1, self.file.line_of(token.end - 1) + 1)
+                )
             elif token.kind == tokenize.FSTRING_START:
                 begin = token.start if not opened else begin
                 opened += 1
             elif token.kind == tokenize.FSTRING_END:
                 opened -= 1
                 if not opened:
-                    found.update(range(self.file.line_of(begin) + 1, self.file.line_of(token.end - 1) + 1))
+                    found.update(
+                        range(self.file.line_of(begin) + 1, self.file.line_of(token.end - 1) + 1)
+                    )
         return found
 
     # Expressions ----------------------------------------------------------------------------------
@@ -381,7 +398,11 @@ class Renderer:
             precedence(final) < needed(parent, child)
             or spreads(file, final)
             or (number and isinstance(parent, ast.Attribute))
-            or (isinstance(final, ast.Constant) and needed(parent, child) == _ATOM and _parts(file, final) > 1)
+            or (
+                isinstance(final, ast.Constant)
+                and needed(parent, child) == _ATOM
+                and _parts(file, final) > 1
+            )
         ):
             bracket = file.next_code(file.outer_span(outer.func)[1])
             assert bracket is not None and bracket.text == "("
@@ -424,7 +445,9 @@ class Renderer:
             spans = [
                 (
                     file.outer_span(i.context_expr)[0],
-                    file.outer_span(i.optional_vars if i.optional_vars is not None else i.context_expr)[1],
+                    file.outer_span(
+                        i.optional_vars if i.optional_vars is not None else i.context_expr
+                    )[1],
                 )
                 for i in node.items
             ]
@@ -461,7 +484,9 @@ class Renderer:
                 continue
             start, end = file.span(argument)
             if argument in (arguments.vararg, arguments.kwarg):
-                start = self.keyword_before("*" if argument is arguments.vararg else "**", start).start
+                start = self.keyword_before(
+                    "*" if argument is arguments.vararg else "**", start
+                ).start
             if argument in defaults:
                 end = file.outer_span(defaults[argument])[1]
             entries.append(((start, end), argument in operation.items))
@@ -518,7 +543,9 @@ class Renderer:
                 continue
             previous = spans[kept[-1]][1]
             closing = file.next_code(comma(end))
-            own = self.starts_line(start) and (closing is None or not self.same_line(end, closing.start))
+            own = self.starts_line(start) and (
+                closing is None or not self.same_line(end, closing.start)
+            )
             if own and separated:
                 self.erase(start, comma(end), file.indent(start))
             elif file.comments_in(previous, start):
@@ -596,13 +623,19 @@ class Renderer:
     def _opens_block(self, line: int) -> bool:
         start, end = self.file.line_span(line)
         tokens = [t for t in self.file.tokens_in(start, end) if t.kind != tokenize.COMMENT]
-        return bool(tokens) and tokens[-1].text == ":" and not self.file.text[tokens[-1].end : end].split("#")[0].strip()
+        return (
+            bool(tokens)
+            and tokens[-1].text == ":"
+            and not self.file.text[tokens[-1].end : end].split("#")[0].strip()
+        )
 
 
 def _parts(file: Code, node: ast.expr) -> int:
     """How many string literals a constant is written as."""
     start, end = file.span(node)
-    return sum(t.kind in (tokenize.STRING, tokenize.FSTRING_START) for t in file.tokens_in(start, end))
+    return sum(
+        t.kind in (tokenize.STRING, tokenize.FSTRING_START) for t in file.tokens_in(start, end)
+    )
 
 
 __all__ = ["CALL", "Renderer", "needed", "precedence"]

@@ -132,7 +132,8 @@ class Walk:
         findings: what is left to a person.
     """
 
-    def __init__(self, world: World, file: Code, decisions: Decisions) -> None:
+    def __init__(self, world: World, file: Code, decisions: Decisions, run: bool = True) -> None:
+        """Walk the file; or only make ready to answer questions, if not `run`."""
         self.world, self.file, self.decisions = world, file, decisions
         self.gone: set[ast.AST] = set()
         self.unreached: set[ast.AST] = set()
@@ -140,7 +141,8 @@ class Walk:
         self.findings: list[Finding] = []
         self._frozen = 0
         self._asking: set[object] = set()
-        self.block(file.tree.body)
+        if run:
+            self.block(file.tree.body)
 
     # Small questions ------------------------------------------------------------------------------
 
@@ -154,12 +156,17 @@ class Walk:
         """Count nodes as gone because nothing runs them any more."""
         for node in nodes:
             fed = {
-                n for c in ast.walk(node) if isinstance(c, ast.Call) and self.hook(c) for n in ast.walk(c)
+                n
+                for c in ast.walk(node)
+                if isinstance(c, ast.Call) and self.hook(c)
+                for n in ast.walk(c)
             }
             self.unreached.update(n for n in ast.walk(node) if n not in fed)
         self.mark(*nodes)
 
-    def do(self, kind: str, rule: str, *nodes: ast.AST, items: Sequence[ast.AST] = (), reason: str = "") -> None:
+    def do(
+        self, kind: str, rule: str, *nodes: ast.AST, items: Sequence[ast.AST] = (), reason: str = ""
+    ) -> None:
         self.operations.append(Operation(kind, rule, nodes, tuple(items), reason))
 
     def find(self, node: ast.AST, reason: str, todo: str) -> None:
@@ -216,7 +223,10 @@ class Walk:
                 key = node.args[1]
                 if isinstance(key, ast.Constant) and SETTING.match(str(key.value)):
                     return "off"
-            if name in ("bool", "int", "len", "any", "str", "tuple", "list", "set") and len(node.args) == 1:
+            if (
+                name in ("bool", "int", "len", "any", "str", "tuple", "list", "set")
+                and len(node.args) == 1
+            ):
                 return "off" if self.off(node.args[0]) == "off" else None
             if isinstance(node.func, ast.Attribute) and node.func.attr in _PURE_METHODS:
                 return "off" if self.off(node.func.value) == "off" else None
@@ -263,7 +273,9 @@ class Walk:
                         return False
                 elif store.stmt is not None and self._import_try(self.file.parents.get(store.stmt)):
                     continue
-                elif store.kind != "assign" or store.value is None or self.off(store.value) != "off":
+                elif (
+                    store.kind != "assign" or store.value is None or self.off(store.value) != "off"
+                ):
                     return False
             return not var.pinned
         finally:
@@ -288,7 +300,11 @@ class Walk:
             elif not _constant_assignment(statement):
                 return False
         for handler in node.handlers:
-            caught = [n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)] if handler.type else []
+            caught = (
+                [n.id for n in ast.walk(handler.type) if isinstance(n, ast.Name)]
+                if handler.type
+                else []
+            )
             if not set(caught) <= {"ImportError", "ModuleNotFoundError", "Exception"}:
                 return False
             for statement in handler.body:
@@ -313,7 +329,9 @@ class Walk:
     def _flag_attribute(self, node: ast.Attribute) -> bool:
         if SETTING.match(node.attr) and not self.is_machinery(node):
             receivers = self.world.values(self.file, node.value)
-            return not any(isinstance(v, Outside) and v.name.startswith("MaxText.") for v in receivers)
+            return not any(
+                isinstance(v, Outside) and v.name.startswith("MaxText.") for v in receivers
+            )
         for value in self.world.values(self.file, node.value):
             if not isinstance(value, Instance):
                 continue
@@ -331,7 +349,9 @@ class Walk:
             base = self.effects(node.func.value) if isinstance(node.func, ast.Attribute) else []
             if not isinstance(node.func, (ast.Attribute, ast.Name)):
                 base = self.effects(node.func)
-            parts = [e for a in (*node.args, *(k.value for k in node.keywords)) for e in self.effects(a)]
+            parts = [
+                e for a in (*node.args, *(k.value for k in node.keywords)) for e in self.effects(a)
+            ]
             if self.hook(node) is not None or self._pure_call(node):
                 return base + parts
             return [node]
@@ -415,11 +435,19 @@ class Walk:
             self.expression(value)
             return None
         if any(self._spreads(e) for e in effects):
-            self.find(value, "an argument with side effects spans lines", "take the dump out by hand")
+            self.find(
+                value, "an argument with side effects spans lines", "take the dump out by hand"
+            )
             return None
         kept = {n for e in effects for n in ast.walk(e)}
         self.gone.update(n for n in ast.walk(value) if n not in kept)
-        self.do("keep_effects", CALL, node, items=effects, reason="the argument may do something, so it stays")
+        self.do(
+            "keep_effects",
+            CALL,
+            node,
+            items=effects,
+            reason="the argument may do something, so it stays",
+        )
         for effect in effects:
             self.expression(effect.value if isinstance(effect, ast.NamedExpr) else effect)
         return None
@@ -450,7 +478,11 @@ class Walk:
         if isinstance(target, ast.Name) and target.id == "__all__":
             self._exports(node.value)
             return None
-        if len(node.targets) == 1 and isinstance(target, ast.Name) and self._same(target, node.value):
+        if (
+            len(node.targets) == 1
+            and isinstance(target, ast.Name)
+            and self._same(target, node.value)
+        ):
             return VALUE
         for target in node.targets:
             self._unpack(target, node.value)
@@ -461,7 +493,11 @@ class Walk:
 
     def _same(self, target: ast.Name, value: ast.expr) -> bool:
         """Whether `x = hook("a", x)` would be left as `x = x`."""
-        if self.file.scope_of(target).kind == "class" or self._frozen or not isinstance(value, ast.Call):
+        if (
+            self.file.scope_of(target).kind == "class"
+            or self._frozen
+            or not isinstance(value, ast.Call)
+        ):
             return False
         while isinstance(value, ast.Call):
             hook = self.hook(value)
@@ -575,10 +611,16 @@ class Walk:
             if not self.effects(node.test):
                 return CALL
             self.fill(node.body)
-            self.find(node, "only dumps stood under this test, which may do something", "see whether it can go")
+            self.find(
+                node,
+                "only dumps stood under this test, which may do something",
+                "see whether it can go",
+            )
         elif empty and is_elif(self.file, node):
             self.fill(node.body)
-            self.find(node, "only dumps stood in this branch; others follow it", "see whether it can go")
+            self.find(
+                node, "only dumps stood in this branch; others follow it", "see whether it can go"
+            )
         elif empty:
             self.do("invert", CALL, node)
         if empty_else:
@@ -649,7 +691,11 @@ class Walk:
         if node.finalbody:
             if self.block(node.finalbody):
                 self.fill(node.finalbody)
-                self.find(node.finalbody[0], "only dumps stood in this finally block", "see whether it can go")
+                self.find(
+                    node.finalbody[0],
+                    "only dumps stood in this finally block",
+                    "see whether it can go",
+                )
         return None
 
     on_TryStar = on_Try
@@ -715,6 +761,10 @@ class Walk:
 
     def _about_dumps(self, node: FunctionNode) -> bool:
         """Whether a function asserts something of a hook or dumper, or is a test that switches dumping on."""
+        if not node.name.startswith("test") and not any(
+            isinstance(n, ast.Assert) for n in node.body
+        ):
+            return False
         for part in ast.walk(node):
             if isinstance(part, ast.Assert) and self.holds_hook(part.test):
                 return True
@@ -722,11 +772,10 @@ class Walk:
                 name = part.func.attr if isinstance(part.func, ast.Attribute) else ""
                 if name.startswith("assert") and self.holds_hook(part):
                     return True
-                if node.name.startswith("test"):
-                    for keyword in part.keywords:
-                        on = not isinstance(keyword.value, ast.Constant) or keyword.value.value
-                        if keyword.arg and SETTING.match(keyword.arg) and on:
-                            return True
+                for keyword in part.keywords:
+                    on = not isinstance(keyword.value, ast.Constant) or keyword.value.value
+                    if keyword.arg and SETTING.match(keyword.arg) and on:
+                        return True
         return False
 
     def _stale_docstring(self, node: FunctionNode, names: set[str]) -> None:
@@ -763,7 +812,11 @@ class Walk:
                     self.mark(decorator)
                     self.do("remove_decorator", DECORATOR, node, items=[decorator])
                 else:
-                    self.find(decorator, "an argument of this decorator may do something", "take it out by hand")
+                    self.find(
+                        decorator,
+                        "an argument of this decorator may do something",
+                        "take it out by hand",
+                    )
                 continue
             self.expression(decorator)
             if function is not None and isinstance(decorator, ast.Call):
@@ -793,7 +846,9 @@ class Walk:
         if isinstance(node, ast.IfExp):
             off = self.off(node.test)
             if off is not None and not self.effects(node.test):
-                kept, dropped = (node.orelse, node.body) if off == "off" else (node.body, node.orelse)
+                kept, dropped = (
+                    (node.orelse, node.body) if off == "off" else (node.body, node.orelse)
+                )
                 self.mark(node.test)
                 self.leave_out(dropped)
                 self.do("keep_part", FLAG, node, kept)
@@ -838,7 +893,11 @@ class Walk:
         for part in ast.walk(node):
             if isinstance(part, ast.Constant):
                 names = self.file.quoted.get(part, ())
-                if any(self.world.is_machinery(v) for n in names for v in self.world.of_var(self.file, n)):
+                if any(
+                    self.world.is_machinery(v)
+                    for n in names
+                    for v in self.world.of_var(self.file, n)
+                ):
                     self.find(part, "an annotation names the dumper", "remove it")
             elif isinstance(part, ast.Name) and self.is_machinery(part):
                 self.find(part, "an annotation names the dumper", "remove it")
@@ -853,7 +912,11 @@ class Walk:
                     reason = "a dumper is used as a value"
                 else:
                     reason = "a dump hook is used as a value, so its calls cannot all be seen"
-                self.find(node, reason, "take it out by hand; the dumper module is not in the migrated tree")
+                self.find(
+                    node,
+                    reason,
+                    "take it out by hand; the dumper module is not in the migrated tree",
+                )
                 return
             if isinstance(node, ast.Attribute):
                 if SETTING.match(node.attr):
@@ -863,8 +926,12 @@ class Walk:
                             "reads a setting of the dumper, which the migrated tree does not have",
                             "remove what depends on it",
                         )
-                elif any(self.world.is_machinery(v) for v in self.world.values(self.file, node.value)):
-                    self.find(node, "takes from the dumper module what is no hook", "copy what is needed")
+                elif any(
+                    self.world.is_machinery(v) for v in self.world.values(self.file, node.value)
+                ):
+                    self.find(
+                        node, "takes from the dumper module what is no hook", "copy what is needed"
+                    )
                     return
         if isinstance(node, ast.Attribute):
             self.expression(node.value)
@@ -873,7 +940,9 @@ class Walk:
         """A lambda or comprehension: hooks in it are called later or many times, and are left to a person."""
         if isinstance(node, _COMPREHENSIONS):
             self.expression(node.generators[0].iter)
-            parts: list[ast.expr] = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+            parts: list[ast.expr] = (
+                [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+            )
             for index, clause in enumerate(node.generators):
                 parts.extend(clause.ifs if index == 0 else [clause.iter, *clause.ifs])
         else:
@@ -904,7 +973,11 @@ class Walk:
         for keyword in node.keywords:
             if keyword.arg is None:
                 continue
-            if keyword.arg in self.decisions.names and not targets and not self.effects(keyword.value):
+            if (
+                keyword.arg in self.decisions.names
+                and not targets
+                and not self.effects(keyword.value)
+            ):
                 dead.append(keyword.value)
             elif SETTING.match(keyword.arg) and not self.effects(keyword.value):
                 dead.append(keyword.value)
@@ -921,7 +994,9 @@ class Walk:
                 items=[*(a for a in node.args if a in dead), *(k for k in items if k is not None)],
             )
         first = node.args[0] if node.args else None
-        if first is not None and any(k.arg in ("static_argnums", "donate_argnums") for k in node.keywords):
+        if first is not None and any(
+            k.arg in ("static_argnums", "donate_argnums") for k in node.keywords
+        ):
             functions = [
                 (self.world.functions[v.key], v.given)
                 for v in self.world.values(self.file, first)
@@ -935,7 +1010,11 @@ class Walk:
 
     def _hook_value(self, node: ast.Call, hook: Hook | Dumper) -> None:
         def left(reason: str) -> None:
-            self.find(node, reason, "take the dump out by hand; the dumper module is not in the migrated tree")
+            self.find(
+                node,
+                reason,
+                "take the dump out by hand; the dumper module is not in the migrated tree",
+            )
             for argument in (*node.args, *(k.value for k in node.keywords)):
                 self.expression(argument)
             if isinstance(node.func, ast.Attribute) and isinstance(hook, Dumper):
@@ -954,7 +1033,9 @@ class Walk:
         argument = returned_argument(hook, node)
         if argument is None:
             if not hook.known:
-                left("the hook's definition is not in the checkout, so what the call returns cannot be read")
+                left(
+                    "the hook's definition is not in the checkout, so what the call returns cannot be read"
+                )
             elif hook.returns is None:
                 left("the value of a hook that does not return its argument is used")
             else:
@@ -981,7 +1062,9 @@ class Walk:
             value = keyword.value
             parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value]
             dead = [
-                p for p in parts if isinstance(p, ast.Constant) and str(p.value) in self.decisions.names
+                p
+                for p in parts
+                if isinstance(p, ast.Constant) and str(p.value) in self.decisions.names
             ]
             if dead and len(dead) == len(parts):
                 whole.append(value)
@@ -995,15 +1078,23 @@ class Walk:
         for keyword in node.keywords:
             if keyword.arg not in ("static_argnums", "donate_argnums"):
                 continue
-            parts = keyword.value.elts if isinstance(keyword.value, (ast.Tuple, ast.List)) else [keyword.value]
-            numbers = [p.value for p in parts if isinstance(p, ast.Constant) and isinstance(p.value, int)]
+            parts = (
+                keyword.value.elts
+                if isinstance(keyword.value, (ast.Tuple, ast.List))
+                else [keyword.value]
+            )
+            numbers = [
+                p.value for p in parts if isinstance(p, ast.Constant) and isinstance(p.value, int)
+            ]
             for function, given in functions:
                 gone = [
                     i - given
                     for i, name in enumerate(function.positional)
                     if (function.key, name) in self.decisions.parameters
                 ]
-                if gone and (len(numbers) != len(parts) or any(n >= min(gone) or n < 0 for n in numbers)):
+                if gone and (
+                    len(numbers) != len(parts) or any(n >= min(gone) or n < 0 for n in numbers)
+                ):
                     self.find(
                         keyword.value,
                         "a parameter before these positions was removed, so they count anew",
@@ -1014,7 +1105,11 @@ class Walk:
         """`"argus_dump_dir=/tmp/x"` among the arguments of a run goes."""
         dead = []
         for element in elements:
-            text = element.values[0] if isinstance(element, ast.JoinedStr) and element.values else element
+            text = (
+                element.values[0]
+                if isinstance(element, ast.JoinedStr) and element.values
+                else element
+            )
             if isinstance(text, ast.Constant) and isinstance(text.value, str):
                 if re.match(r"argus_\w+=", text.value) and not self.effects(element):
                     dead.append(element)
@@ -1035,8 +1130,14 @@ class Walk:
         elif "." in text and re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", text):
             module, _, name = text.rpartition(".")
             values = self.world._member(module, name)
-            if self.world.is_machinery(Outside(module)) or any(self.world.is_machinery(v) for v in values):
-                self.find(node, "names a dump hook or the dumper module", "remove what patches or loads it")
+            if self.world.is_machinery(Outside(module)) or any(
+                self.world.is_machinery(v) for v in values
+            ):
+                self.find(
+                    node,
+                    "names a dump hook or the dumper module",
+                    "remove what patches or loads it",
+                )
 
 
 def spreads(file: Code, node: ast.expr) -> bool:

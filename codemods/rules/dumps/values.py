@@ -85,6 +85,17 @@ Value = Hook | Outside | Dumper | Callee | Type | Instance | Pack
 Values = frozenset[Value]
 NOTHING: Values = frozenset()
 _FLOW_ROUNDS = 12
+# Expressions that cannot stand for anything of interest.
+_DULL = (
+    ast.JoinedStr,
+    ast.BinOp,
+    ast.Compare,
+    ast.UnaryOp,
+    ast.Dict,
+    ast.ListComp,
+    ast.DictComp,
+    ast.Lambda,
+)
 UNKNOWN = Outside("?")
 NONE = Outside("None")
 SOMETHING: Values = frozenset({UNKNOWN})
@@ -137,24 +148,29 @@ class World:
                 self.functions[function.key] = function
             for cls in file.classes.values():
                 self.classes[cls.key] = cls
-        self._class_keys = {id(c.node): c.key for c in self.classes.values()}
         self.dumpers = frozenset(f.name for f in self.files if f.name and is_dumper(f))
         if not any(d.endswith("argus_utils") for d in self.dumpers):
             self.assumed = {
                 f"{DEFAULT_MODULE}.{name}": Hook(
                     f"{DEFAULT_MODULE}.{name}",
-                    "class" if name == "Dumper" else "decorator" if name == "dumpable" else "function",
+                    (
+                        "class"
+                        if name == "Dumper"
+                        else "decorator" if name == "dumpable" else "function"
+                    ),
                     known=False,
                 )
                 for name in DEFAULT_HOOKS
             }
         else:
             self.assumed = {}
-        self.hooks = {name: hook for d in self.dumpers for name, hook in _hooks_of(self.modules[d]).items()}
+        self.hooks = {
+            name: hook for d in self.dumpers for name, hook in _hooks_of(self.modules[d]).items()
+        }
         self.parameters: dict[tuple[str, str], set[Value]] = {}
         self.attributes: dict[tuple[str, str], list[tuple[Code, ast.expr]]] = {}
         self.calls: dict[str, list[tuple[Code, ast.Call, Callee]]] = {}
-        self.decorated: dict[str, list[tuple[Code, ast.Call, Callee]]] = {}
+        self._calls: list[tuple[Code, ast.Call]] = []
         self.call_values: dict[ast.Call, Values] = {}
         self.unresolved: list[tuple[Code, ast.Call]] = []
         self._memo: dict[ast.AST, Values] = {}
@@ -253,7 +269,9 @@ class World:
             self._busy.add(var)
             try:
                 found = self._union(self._stored(file, s, var) for s in var.stores)
-                hooks = frozenset(v for v in found if isinstance(v, (Hook, Dumper)) or self.is_machinery(v))
+                hooks = frozenset(
+                    v for v in found if isinstance(v, (Hook, Dumper)) or self.is_machinery(v)
+                )
                 if hooks and any(s.kind == "import" and in_import_try(file, s) for s in var.stores):
                     found = hooks  # the fallback stands in for the hook
             finally:
@@ -264,7 +282,9 @@ class World:
     def is_machinery(self, value: Value) -> bool:
         """Whether a value is a dumper module, a hook or a dumper."""
         if isinstance(value, Outside):
-            return value.name in self.dumpers or (bool(self.assumed) and value.name == DEFAULT_MODULE)
+            return value.name in self.dumpers or (
+                bool(self.assumed) and value.name == DEFAULT_MODULE
+            )
         return isinstance(value, (Hook, Dumper))
 
     def _stored(self, file: Code, store: Store, var: Var) -> Values:
@@ -295,7 +315,9 @@ class World:
         alias, statement = store.node, store.stmt
         assert isinstance(alias, ast.alias)
         if isinstance(statement, ast.Import):
-            return frozenset({Outside(alias.name if alias.asname else alias.name.partition(".")[0])})
+            return frozenset(
+                {Outside(alias.name if alias.asname else alias.name.partition(".")[0])}
+            )
         assert isinstance(statement, ast.ImportFrom)
         return self._member(file.absolute(statement), alias.name)
 
@@ -335,7 +357,9 @@ class World:
                     if method.key in self.inert:
                         hook = self.inert[method.key]
                         bound = int(isinstance(value, Instance) and not method.static)
-                        return frozenset({Hook(hook.name, hook.kind, hook.returns, hook.parameters[bound:])})
+                        return frozenset(
+                            {Hook(hook.name, hook.kind, hook.returns, hook.parameters[bound:])}
+                        )
                     if any(d for d in method.node.decorator_list if ast.unparse(d) == "property"):
                         return self._returned(method)
                     return frozenset(
@@ -410,7 +434,9 @@ class World:
 
     def _called(self, file: Code, node: ast.Call, callee: Value) -> Values:
         if isinstance(callee, Outside):
-            first = node.args[0] if node.args and not isinstance(node.args[0], ast.Starred) else None
+            first = (
+                node.args[0] if node.args and not isinstance(node.args[0], ast.Starred) else None
+            )
             if callee.name in ("functools.partial", "builtins.partial") and first is not None:
                 return self._partial(node, self.values(file, first))
             if callee.name in _TRANSPARENT:
@@ -470,20 +496,24 @@ class World:
 
     def link(self) -> None:
         """Work out which calls reach which functions, following functions that are passed about."""
-        calls = [
+        self._calls = [
             (file, node)
             for file in self.files
             if file.name not in self.dumpers
             for node in file.parents
             if isinstance(node, ast.Call)
         ]
-        self._uncalled = set()
-        self._flow(calls)
-        called = {f.key for file, node in calls for f, _ in self._targets(file, node)}
+        self._uncalled, self.parameters = set(), {}
+        called = {f.key for file, node in self._calls for f, _ in self._targets(file, node)}
         self._uncalled = {*self.functions, *self.classes} - called
-        self._flow(calls)
+        self._flow()
+        self.relink()
+
+    def relink(self) -> None:
+        """Work out again which calls reach which functions, after `inert` grew."""
+        self.forget()
         self.calls, self.call_values, self.unresolved = {}, {}, []
-        for file, node in calls:
+        for file, node in self._calls:
             self.call_values[node] = self.values(file, node.func)
             targets = self._targets(file, node)
             for function, callee in targets:
@@ -491,19 +521,26 @@ class World:
             if not targets:
                 self.unresolved.append((file, node))
 
-    def _flow(self, calls: list[tuple[Code, ast.Call]]) -> None:
+    def _flow(self) -> None:
         """What parameters may stand for, from what calls give, until nothing new comes."""
-        self.parameters = {}
+        calls = self._calls
         for _ in range(_FLOW_ROUNDS):
             self.forget()
-            before = sum(len(v) for v in self.parameters.values())
+            changed = False
             for file, node in calls:
                 for function, callee in self._targets(file, node):
                     for name, argument in bind(function, callee, node).items():
-                        values = SOMETHING if argument is None else self.values(file, argument)
+                        if argument is None or isinstance(argument, _DULL):
+                            values = SOMETHING
+                        else:
+                            values = self.values(file, argument)
                         known = self.parameters.setdefault((function.key, name), set())
-                        known.update(UNKNOWN if isinstance(v, Outside) and v != NONE else v for v in values)
-            if sum(len(v) for v in self.parameters.values()) == before:
+                        size = len(known)
+                        known.update(
+                            UNKNOWN if isinstance(v, Outside) and v != NONE else v for v in values
+                        )
+                        changed = changed or len(known) > size
+            if not changed:
                 break
         self.forget()
 
@@ -522,12 +559,16 @@ class World:
             elif isinstance(callee, Type) and callee.key in self.classes:
                 for cls in self.lineage(callee.key):
                     if cls.init is not None:
-                        found.append((cls.init, Callee(cls.init.key, int(cls.init.owner is not None))))
+                        found.append(
+                            (cls.init, Callee(cls.init.key, int(cls.init.owner is not None)))
+                        )
                         break
             elif isinstance(callee, Instance):
                 for cls in self.lineage(callee.key):
                     if "__call__" in cls.methods:
-                        found.append((cls.methods["__call__"], Callee(cls.methods["__call__"].key, 1)))
+                        found.append(
+                            (cls.methods["__call__"], Callee(cls.methods["__call__"].key, 1))
+                        )
                         break
         if partial:
             found = [(f, Callee(c.key, c.given - 1, c.keywords)) for f, c in found]
@@ -564,13 +605,16 @@ def is_dumper(file: Code) -> bool:
     """Whether a file defines the hooks: a module named after Argus, or one with the fork's two functions."""
     defined = {n.name for n in file.tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
     return bool(
-        defined and ("argus" in file.name.rpartition(".")[2] or {"dump_tensor", "dumpable"} <= defined)
+        defined
+        and ("argus" in file.name.rpartition(".")[2] or {"dump_tensor", "dumpable"} <= defined)
     )
 
 
 def _hooks_of(file: Code) -> dict[str, Hook]:
     """The hooks that a dumper module defines: what has a dump word in its name, or uses one that has."""
-    functions = {n.name: n for n in file.tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    functions = {
+        n.name: n for n in file.tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))
+    }
     chosen = {name for name in functions if DUMP_WORD.search(name)}
     state = {
         target.id
