@@ -227,7 +227,7 @@ def _finish(result: Result, file: SourceFile, project: Project, python: bool) ->
         result.edits.append(_finding(file, lines, edit, rules[edit.rule].tier))
     seen: set[tuple[int, int, str]] = set()
     for site in file.sites:
-        key = (site.start, site.end, site.rule)
+        key = (site.start, site.end, site.reason)
         if key not in seen:
             seen.add(key)
             result.sites.append(_finding(file, lines, site))

@@ -650,8 +650,17 @@ class _Imports:
         whole = (use.start, use.trail[parts - 1][2] if parts else use.end)
         if target.module is None:
             self.file.site("IMP020", whole, target.problem, _TODO_GONE)
-            return True
+            # The old root is bound no more, so what is known of the name is rewritten all the same.
+            names = use.dotted.split(".")
+            for parts in range(parts - 1, -1, -1):
+                home = self.project.module(".".join(names[: parts + 1]))
+                if home is not None and home.module is not None:
+                    target, whole = home, (use.start, use.trail[parts - 1][2] if parts else use.end)
+                    break
+            else:
+                return True
         self._carried(whole, target)
+        assert target.module is not None
         dotted = target.dotted or ""
         chosen = self.file.renamed.get(use.trail[parts - 1][1]) if parts else None
         if chosen is not None and target.name is not None:
