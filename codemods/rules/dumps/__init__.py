@@ -240,9 +240,11 @@ def _file_plan(growth: Growth, file: Code) -> FilePlan:
 
 
 def _node_span(file: Code, node: ast.AST) -> Span:
-    if isinstance(node, (ast.expr, ast.stmt, ast.arg, ast.keyword, ast.alias)):
+    if isinstance(
+        node, (ast.expr, ast.stmt, ast.arg, ast.keyword, ast.alias, ast.ExceptHandler)
+    ):
         start, end = file.span(node)
-        if isinstance(node, ast.stmt):  # the header says it all
+        if isinstance(node, (ast.stmt, ast.ExceptHandler)):  # the header says it all
             line = file.line_span(file.line_of(start))
             end = min(end, line[0] + len(file.text[line[0] : line[1]].rstrip()))
         return start, end

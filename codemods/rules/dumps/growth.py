@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from codemods.rules.dumps.code import Class, Code, Function, Store, Var
+from codemods.rules.dumps.code import Class, Code, Function, FunctionNode, Store, Var
 from codemods.rules.dumps.strip import Decisions, Finding, Walk
 from codemods.rules.dumps.values import (
     DUMP_WORD,
@@ -20,6 +20,7 @@ from codemods.rules.dumps.values import (
     World,
     bind,
     in_import_try,
+    returned_argument,
     returned_parameter,
 )
 
@@ -68,10 +69,10 @@ class Growth:
             }
             self._gone = {n for w in self.walks.values() for n in w.gone}
             self._fed = {n for w in self.walks.values() for n in w.gone - w.unreached}
-            before = self.decisions.size()
+            before = self._size()
             self._blocked_keys = {}
             self._grow()
-            if self.decisions.size() == before:
+            if self._size() == before:
                 break
         self.blocked = list(self._blocked_keys.values())
 
@@ -221,13 +222,19 @@ class Growth:
         self._blocked_keys.setdefault(key, (file, Finding(node, reason, todo)))
 
     def _grow(self) -> None:
+        """Find what else falls: in each file first, then what other files take part in."""
+        before = self._size()
         self._find_flags()
         self._find_inert_functions()
         self._find_keys()
-        self._find_parameters()
-        self._find_attributes()
-        self._find_results()
         self._find_variables()
+        if self._size() == before:
+            self._find_parameters()
+            self._find_attributes()
+            self._find_results()
+
+    def _size(self) -> int:
+        return self.decisions.size() + len(self.world.inert)
 
     def _functions(self) -> Iterator[Function]:
         for function in self.world.functions.values():
@@ -318,11 +325,15 @@ class Growth:
                 continue
             body = [s for s in node.body if not _is_text(s)]
             rest = [s for s in body if s not in self._gone]
-            if len(rest) == len(body):
+            wraps = len(body) == 1 and self.walks[file].hook_result(body[0])
+            # A public function that gives its argument back does so for its own sake, unless a hook does.
+            if not wraps and (len(rest) == len(body) or (rest and not own)):
                 continue
-            returned = returned_parameter(node) if rest else None
+            returned = self._handed_back(file, node) if wraps else returned_parameter(node)
             if rest and not (len(rest) == 1 and isinstance(rest[0], ast.Return) and returned):
                 continue
+            if not rest:
+                returned = None
             self.world.inert[function.key] = Hook(
                 function.name, "function", returned, function.positional
             )
@@ -330,6 +341,16 @@ class Growth:
         if found:
             self.world.relink()
             self._escaped = self._escapes()
+
+    def _handed_back(self, file: Code, node: FunctionNode) -> str | None:
+        """The parameter that `return hook("a", x)` gives back."""
+        last = node.body[-1]
+        value = last.value if isinstance(last, ast.Return) else None
+        while isinstance(value, ast.Call):
+            hook = self.walks[file].hook(value)
+            value = returned_argument(hook, value) if isinstance(hook, Hook) else None
+        names = {a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
+        return value.id if isinstance(value, ast.Name) and value.id in names else None
 
     def _overridden(self, function: Function) -> bool:
         """Whether a method takes part in overriding, so that its signature is not its own."""

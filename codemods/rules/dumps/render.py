@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from codemods.engine.edits import Edit
 from codemods.rules.dumps.code import Code, Span, Token
-from codemods.rules.dumps.strip import CALL, Finding, Operation, is_elif, spreads
+from codemods.rules.dumps.strip import RESULT, Finding, Operation, is_elif, spreads
 
 _PRECEDENCE: dict[type, int] = {
     ast.Or: 3,
@@ -281,7 +281,12 @@ class Renderer:
             self.start(node.orelse[0])
         )
         if own_lines and self.starts_line(word_else.start):
-            self.erase(word_else.start, colon_else.end, file.indent(self.start(node.orelse[0])))
+            comments = file.comments_in(*file.line_span(file.line_of(word_else.start)))
+            if comments:
+                extra = file.indent(self.start(node.orelse[0]))[len(file.indent(word_else.start)) :]
+                self.replace(word_else.start, comments[0].start, extra)
+            else:
+                self.erase(word_else.start, colon_else.end, "")
         else:
             self.cut(colon.end, colon_else.end)
 
@@ -384,13 +389,17 @@ class Renderer:
             part = self._kept[final]
             assert isinstance(part, ast.expr)
             final = part
-        bare = (start, stop) == file.span(inner)
-        if not isinstance(outer, ast.Call) or not bare or stop == end:
+        bracketed = (start, stop) != file.span(inner) or (begin, end) != file.outer_span(outer)
+        if not isinstance(outer, ast.Call) or bracketed or stop == end:
             self.cut(begin, start)
             self.cut(stop, end)
             return
         parent, child = file.parents.get(outer), outer
         while parent is not None and self._kept.get(parent) is child:
+            if isinstance(parent, ast.Call):  # it says whether there are brackets
+                self.cut(begin, start)
+                self.cut(stop, end)
+                return
             assert isinstance(parent, ast.expr)
             parent, child = file.parents.get(parent), parent
         number = isinstance(final, ast.Constant) and isinstance(final.value, (int, float, complex))
@@ -459,7 +468,10 @@ class Renderer:
             items = list(node.elts)
             spans = [file.outer_span(e) for e in node.elts]
         flags = [i in operation.items for i in items]
-        self._remove(spans, flags, single=isinstance(node, ast.Tuple))
+        if isinstance(node, ast.Tuple):
+            self._remove_elements(spans, flags, collapse=operation.rule == RESULT)
+        else:
+            self._remove(spans, flags)
 
     def _keyword_span(self, node: ast.keyword) -> Span:
         return self.file.span(node)[0], self.file.outer_span(node.value)[1]
@@ -506,25 +518,37 @@ class Renderer:
         entries.sort()
         self._remove([s for s, _ in entries], [f for _, f in entries])
 
-    def _remove(
-        self, spans: list[Span], flags: list[bool], single: bool = False, separated: bool = True
-    ) -> None:
+    def _comma(self, end: int) -> int:
+        """Where the comma after an offset ends; the offset if there is none."""
+        after = self.file.next_code(end)
+        return after.end if after is not None and after.text == "," else end
+
+    def _remove_elements(self, spans: list[Span], flags: list[bool], collapse: bool) -> None:
+        """Remove elements of a tuple; one that is left alone is a tuple still, unless `collapse`."""
+        kept = [i for i, flag in enumerate(flags) if not flag]
+        if len(kept) != 1:
+            self._remove(spans, flags)
+            return
+        only = spans[kept[0]]
+        if kept[0]:
+            self.cut(spans[0][0], only[0])
+        after = self._comma(only[1])
+        self.cut(only[1] if collapse else after, self._comma(spans[-1][1]))
+        if not collapse and after == only[1]:
+            bracket = self.file.next_code(only[1])
+            if bracket is not None:
+                self.replace(bracket.start, bracket.end, f",{bracket.text}")
+
+    def _remove(self, spans: list[Span], flags: list[bool], separated: bool = True) -> None:
         """Remove members of a list, with the commas (or operators) that go with them."""
         file = self.file
         kept = [i for i, flag in enumerate(flags) if not flag]
 
         def comma(end: int) -> int:
-            after = file.next_code(end)
-            return after.end if separated and after is not None and after.text == "," else end
+            return self._comma(end) if separated else end
 
         if not kept:
             self.cut(spans[0][0], comma(spans[-1][1]))
-            return
-        if single and len(kept) == 1:
-            only = spans[kept[0]]
-            if kept[0]:
-                self.cut(spans[0][0], only[0])
-            self.cut(only[1], comma(spans[-1][1]))
             return
         for index, flag in enumerate(flags):
             if not flag:
@@ -637,5 +661,3 @@ def _parts(file: Code, node: ast.expr) -> int:
         t.kind in (tokenize.STRING, tokenize.FSTRING_START) for t in file.tokens_in(start, end)
     )
 
-
-__all__ = ["CALL", "Renderer", "needed", "precedence"]

@@ -187,6 +187,12 @@ class Walk:
         assert isinstance(value, (Hook, Dumper))
         return value
 
+    def hook_result(self, node: ast.stmt) -> bool:
+        """Whether a statement only returns what a hook gives back."""
+        return (
+            isinstance(node, ast.Return) and node.value is not None and self.hook(node.value) is not None
+        )
+
     def is_machinery(self, node: ast.expr) -> bool:
         values = self.world.values(self.file, node)
         return any(self.world.is_machinery(v) for v in values)
