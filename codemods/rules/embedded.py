@@ -31,6 +31,7 @@ class Piece:
         starts, ends: host offsets of the start and the end of each character of `text`.
         escape: how replacements are written in the host.
         masks: placeholder → what stands in the host for it (shell expansions of the same length).
+        prefix: what the host writes before each line of the piece (indentation, `> `, `>>> `).
     """
 
     text: str = ""
@@ -38,6 +39,7 @@ class Piece:
     ends: list[int] = field(default_factory=list)
     escape: Escape = plain
     masks: dict[str, str] = field(default_factory=dict)
+    prefix: str = ""
 
     def add(self, text: str, start: int) -> None:
         """Append text that stands in the host as it is, from `start` on."""
@@ -79,11 +81,27 @@ class Piece:
                 continue
             for mask, original in self.masks.items():
                 new = new.replace(mask, original)
+            if self.prefix:
+                new, start = self._with_prefix(edit, new, start)
             new, start, end = self.escape(new, start, end)
             group = f"{name}:{edit.group}" if edit.group else ""
             host.edits.append(Edit(start, end, new, edit.rule, edit.reason, group))
         for site in inner.sites:
             host.site(site.rule, self.host_span(site.start, site.end), site.reason, site.todo)
+
+    def _with_prefix(self, edit: Edit, new: str, start: int) -> tuple[str, int]:
+        """The replacement and where it starts, with the host's prefix before every line that is new."""
+        text = self.text
+        whole_lines = text[edit.end - 1 : edit.end] == "\n" and (
+            edit.start == 0 or text[edit.start - 1] == "\n"
+        )
+        if whole_lines and edit.end > edit.start and (not new or new.endswith("\n")):
+            lines = new.splitlines(keepends=True)
+            return "".join(self.prefix + line for line in lines), start - len(self.prefix)
+        head, mark, tail = new.rpartition("\n")
+        if mark and not tail:
+            return head.replace("\n", f"\n{self.prefix}") + mark, start
+        return new.replace("\n", f"\n{self.prefix}"), start
 
 
 def run(host: SourceFile, piece: Piece, name: str) -> Unparsable | None:

@@ -70,6 +70,10 @@ class Locations:
         self._direct: dict[str, Counter[str | None]] = defaultdict(Counter)
         self._new_files: dict[str, list[str]] = defaultdict(list)
         self._lower: dict[str, list[str]] = defaultdict(list)
+        self._new_paths = {new for new in files.values() if new is not None}
+        for path in list(self._new_paths):
+            parts = path.split("/")
+            self._new_paths.update("/".join(parts[:depth]) for depth in range(1, len(parts)))
         for old, new in files.items():
             self._lower[old.lower()].append(old)
             parts = old.split("/")
@@ -111,6 +115,10 @@ class Locations:
 
     def is_folder(self, path: str) -> bool:
         return path == "" or path in self._deep
+
+    def is_new(self, path: str) -> bool:
+        """Whether a file or folder of the migrated tree has this path already."""
+        return posixpath.normpath(path) in self._new_paths
 
     def new_folders(self, folder: str) -> list[str]:
         """The folders that the files below the old `folder` lie in after the migration."""

@@ -385,7 +385,9 @@ class _Paths:
             return
         old = posixpath.normpath(posixpath.join(old_root, *old_parts))
         place = self.places.resolve(old)
-        span = (self.file.span(rest[0].node)[0], self.file.span(rest[-1].node)[1])
+        migrated = self.places.is_new(posixpath.join(new_root, *old_parts))
+        if migrated and not outside and not (place is not None and place.certain):
+            return
         span = self._text_span(rest[0].node, rest[-1].node)
         named = any("MaxText" in p for p in old_parts)
         if place is None or place.new is None:

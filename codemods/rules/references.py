@@ -114,7 +114,7 @@ def _pattern(tops: frozenset[str], words: frozenset[str]) -> re.Pattern[str]:
     return re.compile(
         r"(?P<url>\b(?:https?|gs|s3|git\+https?|ssh|docker|file)://[^\s\"'`<>\\|()\[\]]*|\bgit@[^\s\"'`<>]+)"
         rf"|(?P<env>\$\{{?(?:{'|'.join(ROOT_VARIABLES)})\b|\{{(?:{'|'.join(ROOT_VARIABLES)})(?=\}}))"
-        rf"|(?P<root>(?<![\w-]){OLD_ROOT}(?![\w]))"
+        rf"|(?P<root>(?:(?<![\w-])|(?<=\s-m)){OLD_ROOT}(?![\w]))"
         rf"|(?P<top>(?<![\w.@-])(?:{either(tops)})(?=[/.]))"
         rf"|(?P<word>(?<!\w)(?:{either(words)})(?!\w))"
         r"|(?P<al>(?<![A-Za-z])al_model(?![a-z0-9])[\w.-]*)"
@@ -527,9 +527,12 @@ class Scanner:
     @staticmethod
     def _from_root(prefix: str) -> bool:
         """Whether what stands before a path can be the repository's root."""
-        if prefix in ("./", "/") or set(prefix) <= {".", "/"}:
+        if set(prefix) <= {".", "/"}:
             return True
-        return prefix[0] in "$~/`" or prefix.rstrip("/").endswith(("maxtext", "deps"))
+        parts = prefix.rstrip("/").split("/")
+        if parts[0][:1] in ("$", "`") and len(parts) == 1:
+            return True
+        return parts[-1] in ("maxtext", "deps") and SOURCE_ROOT not in parts
 
     def _top_module(self, start: int, after: int, end: int) -> int:
         if self.text[start - 1 : start] in ("/", "."):
@@ -621,6 +624,8 @@ class Scanner:
         path = text[tail.start("path") : stop]
         old = posixpath.join(old_root, path)
         place = self.places.resolve(old)
+        if self.places.is_new(posixpath.join(new_root, path)) and not (place and place.certain):
+            return stop
         if not gap:
             moved = place is None or place.new != posixpath.join(new_root, path)
             if moved:

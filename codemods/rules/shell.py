@@ -61,7 +61,8 @@ def _dedented(text: str, span: Span, expands: bool) -> Piece:
     lines = text[span[0] : span[1]].splitlines(keepends=True)
     indents = [len(line) - len(line.lstrip(" \t")) for line in lines if line.strip()]
     indent = min(indents, default=0)
-    piece, at = Piece(), span[0]
+    first = next((line for line in lines if line.strip()), "")
+    piece, at = Piece(prefix=first[:indent]), span[0]
     for line in lines:
         kept = line[indent:] if line.strip() else line.lstrip(" \t")
         piece.add(kept, at + len(line) - len(kept))
@@ -132,7 +133,7 @@ def _word_end(text: str, position: int, closers: str) -> int:
                 quote = ""
             elif char == "\n":
                 break
-        elif char in closers or char in " \t\n;|&)#":
+        elif char in closers or char in " \t\r\n;|&)#":
             break
         elif char == "\\":
             if text[position + 1 : position + 3].startswith(("\n", "\r\n")):
@@ -189,43 +190,46 @@ def dump_parameters(file: SourceFile, rule: str, start: int, end: int, keys: boo
         keys: whether `name:` is listed too (not where the file's keys have been looked at).
     """
     text = file.text
+    words: list[Span] = []
     for found in _DUMP_WORD.finditer(text, start, end):
         if not keys and _KEY_END.match(text, found.end()):
             continue
-        _remove_word(file, rule, found, text)
+        word = _word(file, rule, found, text)
+        if word is None:
+            continue
+        if words and not text[words[-1][1] : word[0]].strip(" \t"):
+            words[-1] = (words[-1][0], word[1])  # neighbours go together, with what is between them
+        else:
+            words.append(word)
+    for begin, stop in words:
+        _remove_span(file, rule, begin, stop)
 
 
-def _remove_word(file: SourceFile, rule: str, found: re.Match[str], text: str) -> None:
+def _word(file: SourceFile, rule: str, found: re.Match[str], text: str) -> Span | None:
+    """The whole word of a parameter; None where it is dealt with already (an item of a list), or listed."""
     begin, stop = found.span()
     todo = "take it out by hand; the migrated tree has no dump hooks"
     if text[stop : stop + 1] != "=":
-        file.site(
-            rule, (begin, stop), "a parameter of the dump hooks that is no `name=value` word", todo
-        )
-        return
+        reason = "a parameter of the dump hooks that is no `name=value` word"
+        file.site(rule, (begin, stop), reason, todo)
+        return None
     quoted = text[begin - 1 : begin] if text[begin - 1 : begin] in ("'", '"') else ""
     before = text[begin - 2 : begin - 1] if begin > 1 else "\n"
     if quoted and (before in " \t\n([,=-" or begin == 1):
         stop = text.find(quoted, stop)
         if stop == -1:
             file.site(rule, found.span(), "its quotes do not close", todo)
-            return
-        inside = text[begin:stop]
-        if not re.search(r"\s", inside):  # the whole word is quoted
-            begin, stop = begin - 1, stop + 1
-            if remove_item(file, rule, begin, stop):
-                return
-        else:
+            return None
+        if re.search(r"\s", text[begin:stop]):
             stop = _word_end(text, begin, quoted)
+        else:  # the whole word is quoted
+            begin, stop = begin - 1, stop + 1
     else:
         line_start = text.rfind("\n", 0, begin) + 1
-        open_quote = _statement_quote(text, line_start, begin)
-        stop = _word_end(text, stop + 1, open_quote)
-        if remove_item(file, rule, begin, stop):
-            return
-    if text[stop - 1 : stop] == ",":
-        stop -= 1
-    _remove_span(file, rule, begin, stop)
+        stop = _word_end(text, stop + 1, _statement_quote(text, line_start, begin))
+    if remove_item(file, rule, begin, stop):
+        return None
+    return begin, stop - 1 if text[stop - 1 : stop] == "," else stop
 
 
 def _statement_quote(text: str, line_start: int, begin: int) -> str:
@@ -285,8 +289,10 @@ def _remove_span(file: SourceFile, rule: str, begin: int, stop: int) -> None:
             file.edit(rule, (line_start, min(line_end + 1, len(text))), "")
             return
         previous = _CONTINUED.search(text, max(0, line_start - 200), line_start)
-        if previous is not None and not rest.strip():
-            file.edit(rule, (_continuation_start(text, line_start), line_end), "")
+        if previous is not None and not rest.strip(" \t\"')"):
+            # The last word of the command: the continuation before it goes too.
+            end = stop + len(rest) if not rest.strip() else stop
+            file.edit(rule, (_continuation_start(text, line_start), end), "")
             return
         if previous is not None:  # more of the command follows on this line
             gap = len(rest) - len(rest.lstrip(" \t"))

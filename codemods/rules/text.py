@@ -391,7 +391,9 @@ def _block(text: str, span: Span) -> Piece:
     )
     indents = [len(line) - len(line.lstrip(" \t")) for line in lines if line.strip()]
     indent = min(indents, default=0)
-    piece, at = Piece(), span[0]
+    first = next((line for line in lines if line.strip()), "")
+    prefix = first[:indent] + (">>> " if doctest else "> " if quoted else "")
+    piece, at = Piece(prefix=prefix), span[0]
     for line in lines:
         kept = line[indent:] if line.strip() else "\n"
         if doctest:
