@@ -191,7 +191,7 @@ RULES = (
         "review",
         "what is said twice once two names are one",
         "A doubled member of a set, of a tuple that is only asked with `in` or isinstance, of `__all__`, a "
-        "doubled operand of `or`, a doubled pattern, key, case or assignment goes where both say the same. "
+        "doubled operand of `or`, both sides of `x if test else x`, a doubled pattern, key, case or assignment goes where both say the same. "
         "Where they do not, they are listed.",
         (
             Example(
@@ -233,6 +233,7 @@ WORDS = (b"AL_MODEL", b"AlModel", b"al_model", b"AL model", b"ALModel", b"Hybrid
 _LOOKS_AL = re.compile(r"AL[A-Z][a-z]\w*\Z")
 _TOKEN = re.compile(r"[\w./:$*{}~@%+-]")
 _LOADERS = frozenset({"import_module", "importorskip", "__import__", "find_spec", "run_module"})
+_STRING_TESTS = frozenset({"replace", "startswith", "endswith", "removeprefix"})
 _CLASS_TESTS = frozenset({"isinstance", "issubclass"})
 
 
@@ -311,6 +312,7 @@ class _Renames:
         self.local_layers: dict[str, cst.ClassDef] = {}
         self.kept: set[tuple[int, str]] = set()  # (scope, name) that cannot take its new name
         self.reported: set[tuple[str, str]] = set()
+        self.quoted: set[int] = set()  # names in quoted annotations that the import rules follow
 
     def run(self) -> None:
         identifiers: list[cst.Name] = []
@@ -340,6 +342,12 @@ class _Renames:
         for name in identifiers:
             self._identifier(name)
         self._layer_aliases()
+        self.quoted = {
+            r.start
+            for scope in self.file.scopes.all
+            for r in scope.references
+            if r.node is None and self._import_of(r.scope, r.name) is not None
+        }
         for string in strings:
             self._string(string)
         self._comments()
@@ -504,10 +512,14 @@ class _Renames:
             self._unknown_word(span, value)
 
     def _root_import(self, root: cst.Name) -> cst.ImportAlias | None:
-        home = self.file.scopes.scope_of(root).home(root.value)
+        return self._import_of(self.file.scopes.scope_of(root), root.value)
+
+    def _import_of(self, scope: Scope, name: str) -> cst.ImportAlias | None:
+        """The import that a name used in `scope` comes from."""
+        home = scope.home(name)
         if home is None:
             return None
-        for binding in home.bindings[root.value]:
+        for binding in home.bindings[name]:
             if isinstance(binding.node, cst.ImportAlias):
                 return binding.node
         return None
@@ -612,6 +624,13 @@ class _Renames:
         """
         if old not in KINDS:
             use, where = self._use(node)
+            if use == "call" and old == "ALGenericLayer":
+                self._list(
+                    "REN003",
+                    self.file.span(where),
+                    "built the base class itself; now the index chooses between dense and experts",
+                    "see that a layer of that index is wanted",
+                )
             if use == "base" and isinstance(where, cst.ClassDef) and where.name.value not in LAYERS:
                 self._list(
                     "REN003",
@@ -870,7 +889,7 @@ class _Renames:
             # Right behind the colon, where no other rule removes anything.
             after = self.file.span(base.bases[-1] if base.bases else base.name)[1]
             offset = self.text.index(":", after) + 1
-            inserted = newline + body
+            inserted = newline + body + newline
         self.file.edit("REN002", (offset, offset), inserted)
 
     def _enum(self, definition: cst.ClassDef) -> None:
@@ -937,10 +956,34 @@ class _Renames:
                     "name the file or module that is meant",
                 )
                 return
-            if "." in exact and exact.partition(".")[0] in self.file.project.old_roots:
-                if re.fullmatch(r"[\w.]+", exact) and not exact.endswith((".py", ".yml", ".sh")):
-                    return  # a dotted name: the import rules
+            if (
+                exact.partition(".")[0] in self.file.project.old_roots
+                and re.fullmatch(r"\w+(?:\.\w+)+", exact)
+                and not exact.endswith((".py", ".yml", ".sh"))
+            ):
+                return  # a dotted name: the import rules
+        before = len(self.file.edits)
         self._words_in(start, end, "REN007" if documentation else "REN005")
+        if exact is not None and re.fullmatch(r"[\w./-]+", exact):
+            self._whole_literal((start, end), before)
+
+    def _whole_literal(self, span: Span, since: int) -> None:
+        """Make the edits in a string that is one word into one edit of the string.
+
+        Other rules that know the string as a path or an attribute's name replace it whole.
+        """
+        inside = sorted(self.file.edits[since:], key=lambda e: e.start)
+        if inside:
+            del self.file.edits[since:]
+            parts: list[str] = []
+            position = span[0]
+            for edit in inside:
+                if edit.start < position:  # two words of one path
+                    continue
+                parts += (self.text[position : edit.start], edit.new)
+                position = edit.end
+            parts.append(self.text[position : span[1]])
+            self.file.edit(inside[0].rule, span, "".join(parts), inside[0].reason)
 
     def _loaded(self, node: cst.CSTNode) -> bool:
         """Whether a string is the argument of a call that imports what it names."""
@@ -983,6 +1026,8 @@ class _Renames:
                 self._edit(rule, match.span(), "Ling2 model")
             return
         start, end = match.span()
+        if self._in_quoted_chain(start, low):
+            return
         while start > low and (self.text[start - 1].isalnum() or self.text[start - 1] == "_"):
             start -= 1
         while end < high and (self.text[end].isalnum() or self.text[end] == "_"):
@@ -996,11 +1041,13 @@ class _Renames:
         token = self.text[first:last].rstrip(".:")
         last = first + len(token)
         if word in self.names:
-            if self.text[start - 1 : start] == "|" or self.text[end : end + 1] == "|":
-                if word in CHECKPOINT_NAMES:
-                    self._edit("REN006", (start, end), f"{self.names[word]}|{word}")
-                    self._list_kept((start, end), word)
-                    return
+            beside = self.text[start - 1 : start] + self.text[end : end + 1]
+            if word in CHECKPOINT_NAMES and "|" in beside:  # one of a pattern's alternatives
+                new = self.names[word]
+                if not re.search(rf"\b{new}\b", self.text[low:high]):
+                    self._edit("REN006", (start, end), f"{new}|{word}")
+                self._list_kept((start, end), word)
+                return
             if self._module_path(token):
                 return
             self._edit(
@@ -1017,9 +1064,8 @@ class _Renames:
                 "rename it there, then here",
             )
             return
-        if "/" in token or token.startswith("ALModel"):
-            if self._path(token, first, last, rule):
-                return
+        if ("/" in token or token.startswith("ALModel")) and self._path(token, first, last, rule):
+            return
         if word == "ALModel":
             self._list(
                 "REN009",
@@ -1044,6 +1090,12 @@ class _Renames:
             self._unknown_word((start, end), word)
         else:
             self._unknown_word((start, end), name)
+
+    def _in_quoted_chain(self, offset: int, low: int) -> bool:
+        """Whether a word of a string belongs to `name.attribute` of an imported name in an annotation."""
+        while offset > low and (self.text[offset - 1].isalnum() or self.text[offset - 1] in "_."):
+            offset -= 1
+        return offset in self.quoted
 
     def _module_path(self, token: str) -> bool:
         """A dotted name or a path of the old package: the import and location rules rewrite it whole."""
@@ -1100,9 +1152,9 @@ class _Renames:
         span = self.file.span(node)
         inner = (span[0] + len(node.prefix) + len(node.quote), span[1] - len(node.quote))
         parent = self.tree.parent(node)
-        if isinstance(parent, cst.MatchValue) or isinstance(
-            parent, (cst.Comparison, cst.ComparisonTarget)
-        ):
+        if isinstance(
+            parent, (cst.MatchValue, cst.Comparison, cst.ComparisonTarget)
+        ) or self._class_name_test(node):
             self._edit("REN002", inner, KINDS[old])
             self._list(
                 "REN003",
@@ -1124,6 +1176,15 @@ class _Renames:
                 )
                 return True
         return False
+
+    def _class_name_test(self, node: cst.CSTNode) -> bool:
+        """Whether a string, or a list that it is in, is compared with a `__name__`."""
+        current = self.tree.parent(node)
+        while isinstance(
+            current, (cst.Element, cst.List, cst.Tuple, cst.Set, cst.ComparisonTarget)
+        ):
+            current = self.tree.parent(current)
+        return isinstance(current, cst.Comparison) and "__name__" in self.file.source(current)
 
     def _differs_from_other_kind(self, holder: cst.Dict, own: cst.DictElement) -> bool:
         """Whether the dict has the other kind as a key too, with another value."""
@@ -1154,12 +1215,13 @@ class _Renames:
             return True
         if isinstance(parent, cst.Arg):
             call = self.tree.parent(parent)
-            if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
-                if call.func.attr.value in ("replace", "startswith", "endswith", "removeprefix"):
-                    self._list(
-                        "REN006", span, "reads the old checkpoint name", f"it is `{new}` now"
-                    )
-                    return True
+            if (
+                isinstance(call, cst.Call)
+                and isinstance(call.func, cst.Attribute)
+                and call.func.attr.value in _STRING_TESTS
+            ):
+                self._list("REN006", span, "reads the old checkpoint name", f"it is `{new}` now")
+                return True
             return False
         quoted = self.text[span[0] : inner[0]] + new + self.text[inner[1] : span[1]]
         if isinstance(parent, cst.DictElement):
@@ -1172,9 +1234,8 @@ class _Renames:
             }
             if parent.key is node:
                 value = self.file.source(parent.value)
-                if _literal(parent.value) == new:
-                    return True  # the table of legacy names
-                if new not in keys and "\n" not in value:
+                legacy = _literal(parent.value) == new  # a table from old names to the new one
+                if new not in keys and not legacy and "\n" not in value:
                     self._beside(parent, f"{quoted}: {value}", before=True)
                 self._list_kept(span, old)
                 return True
@@ -1272,6 +1333,11 @@ class _Renames:
                         self.file.edit("REN008", (left[1], right[1]), "")
                     else:
                         self.file.edit("REN008", (left[0], right[0]), "")
+        elif isinstance(node, cst.IfExp):
+            if isinstance(node.test, (cst.Name, cst.Attribute)):
+                for _ in self._twins([node.body, node.orelse]):
+                    span = (self.file.span(node.body)[1], self.file.span(node.orelse)[1])
+                    self.file.edit("REN008", span, "")
         elif isinstance(node, cst.Match):
             self._doubled_cases(node)
         elif isinstance(node, cst.If):
@@ -1285,7 +1351,7 @@ class _Renames:
         if not pairs:
             return
         if not self._only_asked(node):
-            first, second = pairs[0]
+            _first, second = pairs[0]
             self._list(
                 "REN008",
                 self.file.span(elements[second].value),
@@ -1413,14 +1479,19 @@ class _Renames:
     def _superseded(self, body: cst.CSTNode) -> bool:
         """Whether a block uses a module of the checkout that stays out of the migrated tree."""
         for node in self.tree.walk(body):
-            if isinstance(node, cst.Name) and (alias := self._root_import(node)) is not None:
-                if isinstance(self.tree.parent(alias), cst.ImportFrom):
-                    module = f"{self._module_of(alias, node)}.{self._imported(alias)}"
-                    if self.file.project.modules.get(module, "") is None:
-                        return True
-                    if self.file.project.modules.get(module.rpartition(".")[0], "") is None:
-                        return True
+            alias = self._root_import(node) if isinstance(node, cst.Name) else None
+            if alias is None or not isinstance(self.tree.parent(alias), cst.ImportFrom):
+                continue
+            assert isinstance(node, cst.Name)
+            module = self._module_of(alias, node)
+            if self._left_out(module) or self._left_out(f"{module}.{self._imported(alias)}"):
+                return True
         return False
+
+    def _left_out(self, module: str) -> bool:
+        held = self.file.project.old.modules.get(module)
+        placement = self.file.project.placements.get(held.path) if held is not None else None
+        return placement is not None and placement.new is None
 
     def _doubled_branches(self, node: cst.If) -> None:
         parent = self.tree.parent(node)
@@ -1456,14 +1527,17 @@ class _Renames:
             assert isinstance(assign, cst.Assign)
             target = self._becomes(assign.targets[0].target)
             known = assigned.setdefault(target, line)
-            if known is not line and self._touched(assign.targets[0].target):
-                if self._becomes(known.body[0]) != self._becomes(assign):
-                    self._list(
-                        "REN008",
-                        self.file.span(assign.targets[0].target),
-                        f"`{target}` is assigned twice now, from two names that are one; the later one wins",
-                        "keep the one that is meant",
-                    )
+            if (
+                known is not line
+                and self._touched(assign.targets[0].target)
+                and self._becomes(known.body[0]) != self._becomes(assign)
+            ):
+                self._list(
+                    "REN008",
+                    self.file.span(assign.targets[0].target),
+                    f"`{target}` is assigned twice now, from two names that are one; the later one wins",
+                    "keep the one that is meant",
+                )
 
     # Leaving edits and sites ------------------------------------------------------------------------
 
@@ -1508,6 +1582,7 @@ _CONTAINERS = (
     cst.Dict,
     cst.MatchOr,
     cst.BooleanOperation,
+    cst.IfExp,
     cst.Match,
     cst.If,
 )

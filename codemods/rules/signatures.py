@@ -269,7 +269,7 @@ class _Signatures:
             return ""
         binding = bound[1][0]
         rest = dotted.partition(".")[2]
-        if isinstance(binding.node, cst.ClassDef) or isinstance(binding.node, cst.FunctionDef):
+        if isinstance(binding.node, (cst.ClassDef, cst.FunctionDef)):
             if not isinstance(self.tree.parent(binding.node), cst.Module):
                 return ""
             own = (
@@ -851,7 +851,7 @@ class _Signatures:
         for name in names:
             bound = self._binding(name)
             if bound is None or len(bound[1]) != 1:
-                stores = [b for b in bound[1]] if bound is not None else []
+                stores = bound[1] if bound is not None else []
                 if not all(self._is_five_target(b.node) or b.kind == "delete" for b in stores):
                     return None
             for use in self._loads(name):
@@ -1005,15 +1005,18 @@ class _Signatures:
 
     def _definition(self, definition: cst.ClassDef) -> None:
         name = definition.name.value
-        if name in _FIVE_VALUED and definition is self.classes.get(name):
-            if self._returns_five(definition):
-                self.file.site(
-                    "API006",
-                    self.file.span(definition.name),
-                    f"`{name}` returns five values; upstream's returns three, and callers are rewritten to take "
-                    "either",
-                    "record z-loss, expert counts and router statistics inside it, and return three",
-                )
+        if (
+            name in _FIVE_VALUED
+            and definition is self.classes.get(name)
+            and self._returns_five(definition)
+        ):
+            self.file.site(
+                "API006",
+                self.file.span(definition.name),
+                f"`{name}` returns five values; upstream's returns three, and callers are rewritten to take "
+                "either",
+                "record z-loss, expert counts and router statistics inside it, and return three",
+            )
         if not self._own_file:
             return
         for base in definition.bases:
@@ -1022,13 +1025,14 @@ class _Signatures:
                 self._overrides(definition, self._definer(origin))
 
     def _returns_five(self, definition: cst.ClassDef) -> bool:
-        for method in definition.body.body:
-            if isinstance(method, cst.FunctionDef):
-                for node in self.tree.walk(method):
-                    if isinstance(node, cst.Return) and isinstance(node.value, cst.Tuple):
-                        if len(node.value.elements) == 5:
-                            return True
-        return False
+        methods = [m for m in definition.body.body if isinstance(m, cst.FunctionDef)]
+        returned = [
+            node.value
+            for m in methods
+            for node in self.tree.walk(m)
+            if isinstance(node, cst.Return)
+        ]
+        return any(isinstance(v, cst.Tuple) and len(v.elements) == 5 for v in returned)
 
     def _overrides(self, definition: cst.ClassDef, base: str) -> None:
         for method in definition.body.body:

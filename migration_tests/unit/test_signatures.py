@@ -269,7 +269,8 @@ def test_used_values_are_listed(name):
     text = layer(USED[name])
     outcome = migrate(text)
     assert outcome.text == text
-    assert len(outcome.sites) == 1 and "out" in outcome.sites[0]
+    assert len(outcome.sites) == 1
+    assert "out" in outcome.sites[0]
     assert "three values" in outcome.reasons[0]
 
 
@@ -392,7 +393,8 @@ def test_method_of_self():
         "  def __call__(self, x):\n    self.op(x, page_state=None)\n    return self.inner(x, x, page_state=None)\n"
     )
     outcome = migrate(text)
-    assert "self.op(x)\n" in outcome.text and "self.inner(x, x)\n" in outcome.text
+    assert "self.op(x)\n" in outcome.text
+    assert "self.inner(x, x)\n" in outcome.text
 
 
 def test_super_call_in_a_subclass():
@@ -436,7 +438,8 @@ def test_calls_that_are_listed(name):
     outcome = migrate(text)
     assert outcome.text == text
     assert outcome.sites == [listed]
-    assert "upstream's `" in outcome.reasons[0] and "; was (" in outcome.reasons[0]
+    assert "upstream's `" in outcome.reasons[0]
+    assert "; was (" in outcome.reasons[0]
 
 
 def test_default_value_of_a_removed_keyword_goes():
@@ -654,7 +657,8 @@ def test_a_file_without_the_package_is_not_looked_at():
 
 def test_rule_ids_and_examples():
     ids = [r.id for r in signatures.RULES]
-    assert len(ids) == len(set(ids)) and all(i.startswith("API") for i in ids)
+    assert len(ids) == len(set(ids))
+    assert all(i.startswith("API") for i in ids)
     assert all(r.examples for r in signatures.RULES)
     for rule in signatures.RULES:
         for example in rule.examples:
