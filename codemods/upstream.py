@@ -182,8 +182,9 @@ def _download(version: str, name: str, cache: Path) -> None:
             ) from None
         fetched = Path(scratch) / name
         if done.returncode != 0 or not fetched.is_file():
-            lines = [x for x in done.stderr.splitlines() if x.startswith("ERROR")]
-            why = lines[-1].removeprefix("ERROR: ") if lines else "pip gave no wheel"
+            lines = done.stderr.strip().splitlines() or ["pip gave no wheel"]
+            errors = [x.removeprefix("ERROR: ") for x in lines if x.startswith("ERROR: ")]
+            why = (errors or lines)[-1]
             raise UserError(f"maxtext {version}: cannot be had from PyPI ({why})")
         os.replace(fetched, cache / name)
 

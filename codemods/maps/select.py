@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from codemods.engine.discover import READ_ONLY_GIT
 from codemods.errors import UserError
 from codemods.maps.gitstore import blob_id
 from codemods.maps.model import MoveMap, TreeId, load
@@ -106,14 +108,14 @@ def pick(checkout: Path, upstream: Upstream) -> Choice:
     """Choose the shipped map for a checkout and an upstream.
 
     The base is the newest shipped one that the checkout's HEAD descends from, where the checkout is the
-    root of a git repository; else the one whose files the checkout matches best.
+    root of a git repository; else the one whose files the checkout matches best; else the newest.
 
     Args:
         checkout: the tree to migrate.
         upstream: the tree to migrate to.
 
     Raises:
-        UserError: no shipped map leads to this upstream, or the checkout holds none of the bases' files.
+        UserError: no shipped map leads to this upstream.
     """
     target, target_note = _target(upstream)
     maps = {p: _load(p) for p in shipped() if p.name.endswith(f"--{target}.json.gz")}
@@ -123,22 +125,22 @@ def pick(checkout: Path, upstream: Upstream) -> Choice:
     if from_git:
         path = max(from_git, key=lambda p: maps[p].base.date)
         base = maps[path].base
-        why = f"HEAD descends from upstream {base.label} ({base.date}), {_told(matches[path])}"
+        why = f"HEAD descends from upstream {base.label} ({base.date}), {told(matches[path])}"
         return Choice(maps[path], path, f"{why}{target_note}", True)
     # The same number of equal files, then of equal paths, then the later base.
     path = max(maps, key=lambda p: (matches[p].same, matches[p].present, maps[p].base.date))
     found, base = matches[path], maps[path].base
     if not found.present:
-        labels = ", ".join(sorted(m.base.label for m in maps.values()))
-        raise UserError(
-            f"{checkout}: none of its files is at a path that upstream {labels} has; "
-            "give the root of the checkout, or a map with --map"
+        why = (
+            f"none of its files is at a path of upstream's, so the newest base, {base.label} ({base.date}), is "
+            "taken; give --map if the fork point is another"
         )
+        return Choice(maps[path], path, f"{why}{target_note}", False)
     if found.share >= CERTAIN:
-        why = f"best match is upstream {base.label} ({base.date}), {_told(found)}"
+        why = f"best match is upstream {base.label} ({base.date}), {told(found)}"
         return Choice(maps[path], path, f"{why}{target_note}", True)
     why = (
-        f"upstream {base.label} ({base.date}) by file paths alone: {_told(found)}; give --map if the "
+        f"upstream {base.label} ({base.date}) by file paths alone: {told(found)}; give --map if the "
         "fork point is another"
     )
     return Choice(maps[path], path, f"{why}{target_note}", False)
@@ -201,11 +203,13 @@ def _descends(checkout: Path, base: TreeId) -> bool:
             ["git", "-C", str(checkout), "merge-base", "--is-ancestor", base.revision, "HEAD"],
             capture_output=True,
             check=False,
+            env=os.environ | READ_ONLY_GIT,
         )
     except FileNotFoundError:
         return False
     return done.returncode == 0
 
 
-def _told(found: Match) -> str:
+def told(found: Match) -> str:
+    """A match in words."""
     return f"{found.same} of the {found.present} files at its paths unchanged ({found.share:.0%})"

@@ -125,7 +125,7 @@ SYMBOLS = {
     "MaxText.multimodal_utils.get_image_offsets": "maxtext.multimodal.processor.get_image_offsets",
     "MaxText.multimodal_utils.insert_sequence": "maxtext.multimodal.processor_gemma3.insert_sequence",
     # Importable through a re-export at the fork point; the definition is what lasts.
-    "MaxText.layers.decoders.RMSNorm": "maxtext.layers.normalizations.RMSNorm",
+    "MaxText.layers.deepseek.RMSNorm": "maxtext.layers.normalizations.RMSNorm",
     "MaxText.layers.attentions.AttentionOp": "maxtext.layers.attention_op.AttentionOp",
     "MaxText.layers.deepseek.moe": "maxtext.layers.moe",
     "MaxText.Transformer": "maxtext.models.models.Transformer",
@@ -211,6 +211,7 @@ def test_no_target_is_on_the_old_layout_and_none_is_taken_twice(
         assert not still & {e.new for e in map_.paths.values()}, pair
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("base", BASES)
 def test_the_release_has_everything_that_is_mapped_to_it(
     maps: dict[tuple[str, str], MoveMap], released: SymbolTable, base: str
@@ -225,9 +226,12 @@ def test_the_release_has_everything_that_is_mapped_to_it(
     assert [w for w in inside if not released.exists(w)] == []
     paths = {m.path for m in released.modules.values()}
     moved = {e.new for e in map_.paths.values() if e.new and e.new.startswith("src/maxtext/")}
-    assert {p for p in moved if p.endswith(".py")} - paths == set()
+    absent = {p for p in moved if p.endswith(".py")} - paths
+    # Packages that do without an `__init__.py` of their own.
+    assert absent <= {"src/maxtext/utils/__init__.py", "src/maxtext/examples/__init__.py"}
 
 
+@pytest.mark.network
 def test_signatures_are_those_of_the_release(
     maps: dict[tuple[str, str], MoveMap], released: SymbolTable
 ) -> None:
