@@ -34,7 +34,8 @@ class Growth:
         decisions: what falls.
         walks: the last walk over each file; its operations are what to do.
         blocked: (file, finding) of what only fed dumps but cannot be removed with certainty.
-        wanted: names whose every use must be seen (functions, attributes) for these decisions to hold.
+        wanted: names whose every use must be seen (functions, attributes) for these decisions to hold,
+            or whose uses would decide more.
     """
 
     def __init__(self, world: World, whole: bool = True) -> None:
@@ -313,11 +314,7 @@ class Growth:
                 function.owner is not None or not self.whole or function.name in _exported(file)
             ):
                 continue
-            if (
-                function.name.startswith("__")
-                or function.key in self._escaped
-                or function.key not in self.world.calls
-            ):
+            if function.name.startswith("__") or function.key in self._escaped:
                 continue
             if function.owner is not None and self._overridden(function):
                 continue
@@ -331,6 +328,9 @@ class Growth:
                 continue
             returned = self._handed_back(file, node) if wraps else returned_parameter(node)
             if rest and not (len(rest) == 1 and isinstance(rest[0], ast.Return) and returned):
+                continue
+            if function.key not in self.world.calls:
+                self.wanted.add(_handle(function))
                 continue
             if not rest:
                 returned = None
@@ -412,11 +412,7 @@ class Growth:
             candidates -= refused
         for key, name in candidates:
             function = by_key[key]
-            self.wanted.add(
-                function.owner.node.name
-                if function.name == "__init__" and function.owner
-                else function.name
-            )
+            self.wanted.add(_handle(function))
             self.decisions.parameters.add((key, name))
         for key, name in self.decisions.parameters:
             if DUMP_WORD.search(name) and all(
@@ -444,11 +440,12 @@ class Growth:
             return True
         # What no call gives, or what a function left empty took, does no harm.
         body = [s for s in function.node.body if not _is_text(s)]
-        return (
-            any(n in self._fed for n in var.loads)
-            and function.key in self.world.calls
-            and not all(s in self._gone for s in body)
-        )
+        if not any(n in self._fed for n in var.loads) or all(s in self._gone for s in body):
+            return False
+        if function.key not in self.world.calls:
+            self.wanted.add(_handle(function))
+            return False
+        return True
 
     @staticmethod
     def _whole_delete(file: Code, node: ast.Name) -> bool:
@@ -846,6 +843,13 @@ class Growth:
                     "remove it if nothing else needs it",
                 )
                 return
+
+
+def _handle(function: Function) -> str:
+    """The name by which other files call a function: its class's for a constructor."""
+    if function.owner is not None and function.name in ("__init__", "__call__"):
+        return function.owner.node.name
+    return function.name
 
 
 def all_vars(file: Code) -> Iterator[Var]:

@@ -632,16 +632,19 @@ class Renderer:
                 start_line, end_line = first, last + after
             else:
                 start_line, end_line = first - before, last
-            start, end = file.line_span(start_line)[0], file.line_span(end_line)[1]
             inside = set(range(first, last + 1)) - set(self.lines)
+            kept: int | None = None
             if inside and before == 0 and after == 0 and not begins_block and not top:
-                # Blank lines between two removed statements part what stands around them.
-                keep = max(inside)
-                keep_start, keep_end = file.line_span(keep)
-                found.append((start, keep_start, *owner))
-                found.append((keep_end, end, *owner))
-            else:
-                found.append((start, end, *owner))
+                kept = max(inside)  # a blank line between removed statements parts what stands around them
+            row: list[int] = []
+            for line in [*range(start_line, end_line + 1), None]:
+                rule = self.lines.get(line, owner) if line is not None else None
+                if row and (rule is None or line == kept or rule != owner):
+                    found.append((file.line_span(row[0])[0], file.line_span(row[-1])[1], *owner))
+                    row = []
+                if line is not None and rule is not None and line != kept:
+                    owner = rule
+                    row.append(line)
         return found
 
     def _opens_block(self, line: int) -> bool:
