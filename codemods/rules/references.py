@@ -118,6 +118,7 @@ def _pattern(tops: frozenset[str], words: frozenset[str]) -> re.Pattern[str]:
         rf"|(?P<top>(?<![\w.@-])(?:{either(tops)})(?=[/.]))"
         rf"|(?P<word>(?<!\w)(?:{either(words)})(?!\w))"
         r"|(?P<al>(?<![A-Za-z])al_model(?![a-z0-9])[\w.-]*)"
+        r"|(?P<test>(?<![A-Za-z0-9])AlModel(?![a-z])\w*)"
     )
 
 
@@ -171,8 +172,10 @@ class Scanner:
             elif kind == "word":
                 if self.names:
                     self._word(hit.start(), hit.end())
-            elif self.names:
+            elif self.names and kind == "al":
                 self._model(hit.start(), hit.end())
+            elif self.names:
+                self._test_name(hit.start(), hit.end())
 
     def root_folder(self, variable: str) -> tuple[str, str]:
         """The folder that a MAXTEXT_* variable stands for in this text: (old path, new path)."""
@@ -251,7 +254,7 @@ class Scanner:
             return after
         stop = names.end()
         old = text[start:stop]
-        if self.open_end and stop == end:
+        if self.open_end and text[stop:end] in ("", "."):
             return stop  # a name put together at run time: the import rules list it
         if text[stop : stop + 1] in ("{", "$", "%"):
             return stop  # a name put together at run time
@@ -828,11 +831,28 @@ class Scanner:
             "name what is meant, or drop it",
         )
 
+    def _test_name(self, start: int, stop: int) -> None:
+        """`AlModel…`: a name of the checkout's tests."""
+        span = (start, start + len("AlModel"))
+        if self._selects_tests(start):
+            self.file.edit(RULE.word, span, "Ling2", "the checkout's tests are renamed")
+        else:
+            reason = "a name with the model's old name that is in no table"
+            self.file.site(RULE.word, (start, stop), reason, "rename it as the code is")
+
+    def _selects_tests(self, start: int) -> bool:
+        """Whether a name stands on a command line of pytest."""
+        line_start = self.text.rfind("\n", 0, start) + 1
+        return re.search(r"\bpytest\b", self.text[line_start:start]) is not None
+
     def _model(self, start: int, stop: int) -> None:
         text = self.text
         old, new = MODEL_NAME
         whole = text[start:stop].rstrip(".-")
         span = (start, start + len(old))
+        if self._selects_tests(start) and text[start - 1 : start] != "/":
+            self.file.edit(RULE.word, span, new, "the checkout's tests are renamed")
+            return
         key = _MODEL_KEY.search(text, max(0, start - 60), start)
         if whole == old and text[start - 1 : start] not in ("_", "/", "."):
             if key is not None:

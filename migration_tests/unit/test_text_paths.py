@@ -199,6 +199,10 @@ REWRITTEN = [
     ('decoder_block="al_model"', 'decoder_block="ling2"'),
     ("MODEL=${MODEL:-al_model}", "MODEL=${MODEL:-ling2}"),
     ("# ALDenseLayer", "# Ling2DecoderLayer"),
+    (
+        'pytest -k "not AlModelHelper and test_al_model_x"',
+        'pytest -k "not Ling2Helper and test_ling2_x"',
+    ),
 ]
 
 
@@ -238,6 +242,7 @@ LISTED = [
     ("ls src/MaxText/configs/*.yml", "src/MaxText/configs/*.yml"),
     ("cd MaxText", "MaxText"),
     ("X=gs_ckpt_al_model_v2", "al_model_v2"),
+    ("X=AlModelRun", "AlModelRun"),
 ]
 
 

@@ -94,6 +94,13 @@ def test_what_cannot_be_proven_is_listed(text: str) -> None:
     assert run.listed
 
 
+def test_names_put_together_are_the_import_rules_part() -> None:
+    text = 'y = importlib.import_module(f"MaxText.layers.{name}")\n'
+    run = migrate(text, "scripts/tool.py")
+    assert run.text == text
+    assert {s.rule for s in run.file.sites} == {"IMP021"}
+
+
 def test_comments_and_docstrings() -> None:
     before = (
         '"""Runs MaxText.\n\n  python3 -m MaxText.train src/MaxText/configs/base.yml\n"""\n\n'
