@@ -155,8 +155,11 @@ def test_by_paths_alone(maps: Path, target: Upstream, tmp_path: Path) -> None:
 def test_no_file_of_any_base(maps: Path, target: Upstream, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other/x.py").write_text("", encoding="utf-8")
-    with pytest.raises(UserError, match="none of its files is at a path"):
-        select.pick(tmp_path / "other", target)
+    chosen = select.pick(tmp_path / "other", target)
+    assert not chosen.certain
+    assert chosen.map.base.label == "newer"
+    assert "none of its files is at a path" in chosen.why
+    assert "--map" in chosen.why
 
 
 def test_an_upstream_near_a_target_is_said_to_be_so(
