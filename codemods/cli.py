@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import sys
 from enum import StrEnum
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -21,8 +24,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-map_app = typer.Typer(help="Build and inspect maps from old modules, paths and names to new ones.", no_args_is_help=True)
+map_app = typer.Typer(
+    help="Make maps from old modules, paths and names to new ones.",
+    no_args_is_help=True,
+)
 app.add_typer(map_app, name="map")
+
+
+_LOCAL_GIT = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+)
 
 
 class Formatter(StrEnum):
@@ -62,48 +78,132 @@ def _explain(value: str | None) -> None:
         raise typer.Exit
 
 
-@app.command()
+_RUN_EXAMPLES = """
+**Examples**
+
+`ling2-migrate run ~/my-fork --upstream 0.2.5 --out ~/my-fork-migrated` \\
+writes the migrated tree with `report.html` in it; open that next.
+
+`ling2-migrate run ~/my-fork --upstream ~/maxtext --out ~/copy --branch migrated` \\
+makes a copy of the repository with a branch of one commit per rule family.
+
+`ling2-migrate run ~/my-fork --upstream 0.2.5 --check` \\
+writes nothing; for continuous integration.
+
+`ling2-migrate run . --upstream 0.2.5 --only IMP,TXT --diff | less` \\
+shows what two families of rules would change.
+
+`ling2-migrate run --explain IMP002` \\
+tells what a rule does, with examples; `--list-rules` names them all.
+
+**Exit status**
+
+0: nothing is left for a person. 1: sites are left for a person, or --check found changes.
+2: an error; it is one line on standard error, and nothing was written.
+"""
+
+
+@app.command(epilog=_RUN_EXAMPLES)
 def run(
-    checkout: Annotated[Path, typer.Argument(help="The fork: a git checkout or a plain folder. Never written to.")],
+    checkout: Annotated[
+        Path,
+        typer.Argument(
+            help="The fork: a git checkout or a plain folder. Never written to.", metavar="CHECKOUT"
+        ),
+    ],
     upstream: Annotated[
-        str, typer.Option(help="Upstream's new tree: a folder, or a version on PyPI.", metavar="DIR|VERSION")
+        str,
+        typer.Option(
+            help="Upstream's new tree: a folder (git checkout, unpacked wheel, site-packages) or a version on PyPI.",
+            metavar="DIR|VERSION",
+        ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="The migrated tree, made new, with report.json and report.html in it.", metavar="DIR"),
+        typer.Option(
+            help="The migrated tree with report.json and report.html in it. A folder that does not exist yet.",
+            metavar="DIR",
+        ),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Run only these rules or families (IMP001, IMP); repeat or separate by commas.")
+        list[str] | None,
+        typer.Option(
+            help="Run only these rules or families (IMP001, IMP); repeat or separate by commas.",
+            metavar="RULES",
+        ),
     ] = None,
-    skip: Annotated[list[str] | None, typer.Option(help="Do not run these rules or families.")] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(help="Do not run these rules or families.", metavar="RULES")
+    ] = None,
     map_file: Annotated[
-        Path | None, typer.Option("--map", help="Use this map instead of the shipped one that fits.")
+        Path | None,
+        typer.Option(
+            "--map", help="Use this map instead of the shipped one that fits.", metavar="FILE"
+        ),
     ] = None,
-    diff: Annotated[bool, typer.Option("--diff", help="Print a unified diff of the changes.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if anything would change or is listed.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print report.json on standard output instead of the summary.")] = False,
-    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Worker processes. Default: one per core.")] = None,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Print the changes as a patch that `git apply` takes.")
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Write nothing; exit 1 if anything would change or is listed."
+        ),
+    ] = False,
+    json_: Annotated[
+        bool,
+        typer.Option("--json", help="Print report.json on standard output instead of the summary."),
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", "-j", min=1, help="Worker processes. Default: one per core.", metavar="N"
+        ),
+    ] = None,
     branch: Annotated[
         str | None,
-        typer.Option(help="Make --out a copy of the repository with this new branch: one commit per rule family."),
+        typer.Option(
+            help="Make --out a copy of the repository with this new branch: one commit per rule family.",
+            metavar="NAME",
+        ),
     ] = None,
     format_: Annotated[
         Formatter | None, typer.Option("--format", help="Format the statements that were touched.")
     ] = None,
     rename_loggers: Annotated[
-        bool, typer.Option("--rename-loggers", help="Rewrite dotted names given to logging.getLogger too.")
+        bool,
+        typer.Option(
+            "--rename-loggers", help="Rewrite dotted names given to logging.getLogger too."
+        ),
     ] = False,
-    color: Annotated[bool | None, typer.Option("--color/--no-color", help="Default: if the output is a terminal and NO_COLOR is not set.")] = None,
+    color: Annotated[
+        bool | None,
+        typer.Option(
+            "--color/--no-color",
+            help="Default: if the output is a terminal and NO_COLOR is not set.",
+        ),
+    ] = None,
     list_rules: Annotated[
-        bool, typer.Option("--list-rules", callback=_list_rules, is_eager=True, help="Print every rule and exit.")
+        bool,
+        typer.Option(
+            "--list-rules", callback=_list_rules, is_eager=True, help="Print every rule and exit."
+        ),
     ] = False,
     explain: Annotated[
-        str | None, typer.Option("--explain", callback=_explain, is_eager=True, metavar="RULE", help="Explain a rule with its examples and exit.")
+        str | None,
+        typer.Option(
+            "--explain",
+            callback=_explain,
+            is_eager=True,
+            metavar="RULE",
+            help="Explain a rule with its examples and exit.",
+        ),
     ] = None,
 ) -> None:
-    """Migrate a checkout.
+    """Migrate a checkout to upstream's layout.
 
-    Exit status: 0 nothing is left for a person, 1 sites are left (or --check found changes), 2 error.
+    The checkout is only read. What the rules can rewrite with certainty is rewritten; every place that a
+    person has to look at is listed in the report, with the reason.
     """
     from codemods.engine.job import Request, execute
     from codemods.engine.project import Options
@@ -128,52 +228,108 @@ def run(
 
 
 def _names(values: list[str] | None) -> tuple[str, ...]:
-    return tuple(part.strip() for value in values or () for part in value.split(",") if part.strip())
+    return tuple(
+        part.strip() for value in values or () for part in value.split(",") if part.strip()
+    )
 
 
-@map_app.command("build")
+_MAP_EXAMPLES = """
+**Examples**
+
+`ling2-migrate map build --upstream ~/maxtext/.git --from d4ed2261 --to 0.2.5 -o my.json.gz` \\
+`ling2-migrate run ~/my-fork --upstream 0.2.5 --map my.json.gz --out ~/migrated`
+
+Maps for the usual bases and versions ship with this program and are chosen by `run`; make one only when
+`run` says that none fits.
+"""
+
+
+@map_app.command("build", epilog=_MAP_EXAMPLES)
 def map_build(
-    upstream: Annotated[Path, typer.Option(help="Upstream's git repository, with its history.", metavar="GITDIR")],
-    base: Annotated[str, typer.Option("--from", help="The old tree: a revision, a version or a folder.", metavar="REV|VERSION|DIR")],
-    target: Annotated[str, typer.Option("--to", help="The new tree: a revision, a version or a folder.", metavar="REV|VERSION|DIR")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The map file (.json or .json.gz).", metavar="FILE")],
+    upstream: Annotated[
+        Path, typer.Option(help="Upstream's git repository, with its history.", metavar="GITDIR")
+    ],
+    base: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="The old tree: a revision, a version or a folder.",
+            metavar="REV|VERSION|DIR",
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="The new tree: a revision, a version or a folder.",
+            metavar="REV|VERSION|DIR",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The map file (.json or .json.gz).", metavar="FILE")
+    ],
 ) -> None:
     """Derive a map from upstream's history and from both trees' symbol tables."""
-    from codemods.review.terminal import progress_bar, print_map
-
     from codemods.maps import build, model
+    from codemods.review.terminal import print_map, progress_bar
 
     if out.exists():
         raise UserError(f"{out}: exists; remove it or choose another -o")
     if not out.resolve().parent.is_dir():
         raise UserError(f"{out.parent}: no such folder")
     with progress_bar() as progress:
-        built = build.build(upstream, base, target, progress=progress)
-    model.dump(built, out)
+        built = build.build(
+            upstream, base, target, progress=lambda done, total, what: progress(what, done, total)
+        )
+    partial = out.with_name(f".partial-{os.getpid()}-{out.name}")
+    try:
+        model.dump(built, partial)
+        partial.rename(out)
+    finally:
+        partial.unlink(missing_ok=True)
     print_map(built, out)
 
 
 def main() -> NoReturn:
     """Run the command line; a user's mistake is one line and exit status 2."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # `nohup` has it ignored
+            signal.signal(number, _stop)
+    for name in _LOCAL_GIT:  # set where a git hook runs this program; they mean another repository
+        os.environ.pop(name, None)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # a path may hold what the terminal's encoding does not
+            stream.reconfigure(errors="backslashreplace")
     command = typer.main.get_command(app)
     try:
         status: Any = command.main(prog_name="ling2-migrate", standalone_mode=False)
+        sys.stdout.flush()
         sys.exit(status if isinstance(status, int) else 0)
     except UserError as error:
-        _fail(" ".join(str(error).split()))
-    except typer.TyperException as error:
-        _fail(" ".join(error.format_message().split()))
-    except (KeyboardInterrupt, typer.Abort):
-        print("ling2-migrate: interrupted; nothing was written", file=sys.stderr)
-        sys.exit(130)
+        _fail(str(error))
     except BrokenPipeError:  # the reader of --diff or --json went away
-        sys.stderr.close()
-        sys.exit(0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
+    except typer.TyperException as error:
+        if error.format_message():
+            _fail(error.format_message())
+        sys.exit(2)  # no command was given, so the help has been printed
+    except (KeyboardInterrupt, typer.Abort) as error:
+        number = error.args[0] if error.args else signal.SIGINT
+        print("ling2-migrate: interrupted; nothing half-written is left", file=sys.stderr)
+        sys.exit(128 + number)
+
+
+def _stop(number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt(number)
 
 
 def _fail(message: str) -> NoReturn:
-    print(f"ling2-migrate: error: {message}", file=sys.stderr)
+    print(f"ling2-migrate: error: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
 
 

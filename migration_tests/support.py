@@ -54,7 +54,7 @@ def migrate_files(
         UPSTREAM,
         only=only,
         skip=skip,
-        jobs=1,
+        jobs=0,
         options=options or Options(),
         prefilter=prefilter,
     )

@@ -7,6 +7,7 @@ reviewer can take or leave each edit.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -53,15 +54,19 @@ class Site:
     todo: str = ""
 
 
+_LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+def line_starts(text: str) -> list[int]:
+    """Offsets where the lines start that Python counts: form feeds and Unicode separators end none."""
+    return [0, *(end.end() for end in _LINE_END.finditer(text))]
+
+
 class LineIndex:
     """Line and column (both from 1, columns in characters) of offsets in a text."""
 
     def __init__(self, text: str) -> None:
-        self._starts = [0]
-        position = text.find("\n")
-        while position != -1:
-            self._starts.append(position + 1)
-            position = text.find("\n", position + 1)
+        self._starts = line_starts(text)
 
     def line_column(self, offset: int) -> tuple[int, int]:
         line = bisect_right(self._starts, offset)

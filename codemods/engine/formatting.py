@@ -5,12 +5,17 @@ from __future__ import annotations
 import ast
 import textwrap
 import tomllib
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
-import black
+from black import format_str
+from black.const import DEFAULT_LINE_LENGTH
+from black.mode import Mode
+from black.parsing import InvalidInput
 
-from codemods.engine.edits import Edit, apply
-from codemods.engine.rewrite import Finding
+from codemods.engine.edits import Edit, apply, line_starts
+from codemods.engine.rewrite import PYTHON_SUFFIXES, Finding
 from codemods.engine.run import Migration
 from codemods.engine.source import decode
 
@@ -21,13 +26,12 @@ def format_touched(migration: Migration) -> None:
     The indentation around a statement is kept (MaxText indents by two), so only the statement's own
     lines change. What black refuses stays as the rules left it.
     """
-    mode = black.Mode(line_length=_line_length(migration.checkout.root), magic_trailing_comma=True)
+    length = _line_length(migration.checkout.root)
     for path, result in migration.results.items():
-        if result.data is None or not path.endswith((".py", ".pyi")):
+        if result.data is None or not path.endswith(PYTHON_SUFFIXES):
             continue
         text, encoding = decode(result.data, python=True)
-        touched = _touched_lines(result.edits, migration.checkout.root / path, text)
-        formatted = _formatted(text, touched, mode)
+        formatted = _formatted(text, _touched_lines(result.edits, text), length)
         if formatted != text:
             result.data = encoding.encode(formatted)
 
@@ -42,44 +46,78 @@ def _line_length(root: Path) -> int:
         length = tools.get(tool, {}).get("line-length")
         if isinstance(length, int):
             return length
-    return black.DEFAULT_LINE_LENGTH
+    return DEFAULT_LINE_LENGTH
 
 
-def _touched_lines(edits: list[Finding], source: Path, new_text: str) -> set[int]:
+def _touched_lines(edits: list[Finding], new_text: str) -> set[int]:
     """Lines of the rewritten text that an edit reaches."""
+    starts = line_starts(new_text)
     lines: set[int] = set()
-    delta = 0
+    delta = line = 0
     for edit in edits:
         start = edit.start + delta
         size = len(edit.after or "")
-        first = new_text.count("\n", 0, start) + 1
-        lines.update(range(first, first + new_text.count("\n", start, start + size) + 1))
+        while line < len(starts) and starts[line] <= start:
+            line += 1
+        last = line
+        while last < len(starts) and starts[last] < start + size:
+            last += 1
+        lines.update(range(line, last + 1))
         delta += size - (edit.end - edit.start)
     return lines
 
 
-def _formatted(text: str, touched: set[int], mode: black.Mode) -> str:
-    lines = text.splitlines(keepends=True)
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
-    edits: list[Edit] = []
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.stmt) or hasattr(node, "body"):
-            continue
+def _formatted(text: str, touched: set[int], length: int) -> str:
+    tree = _parse(text)
+    starts = [*line_starts(text), len(text)]
+    edits: dict[tuple[int, int], Edit] = {}
+    for node in _simple_statements(tree):
         last = node.end_lineno or node.lineno
-        if touched.isdisjoint(range(node.lineno, last + 1)):
+        span = (starts[node.lineno - 1], starts[last])
+        if touched.isdisjoint(range(node.lineno, last + 1)) or span in edits:
             continue
-        block = "".join(lines[node.lineno - 1 : last])
-        indent = block[: len(block) - len(block.lstrip(" \t"))]
-        try:
-            new = black.format_str(textwrap.dedent(block), mode=mode)
-        except black.InvalidInput:
+        new = _format_block(text[span[0] : span[1]], length)
+        if new is not None:
+            edits[span] = Edit(*span, new, "format")
+    # Another statement may begin on a line that one ends on; the first of them then stands.
+    chosen: list[Edit] = []
+    for span in sorted(edits):
+        if not chosen or chosen[-1].end <= span[0]:
+            chosen.append(edits[span])
+    formatted = apply(text, chosen)
+    return formatted if ast.dump(_parse(formatted)) == ast.dump(tree) else text
+
+
+def _simple_statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Simple statements without a string of several lines, whose lines are not black's to move."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.stmt) or hasattr(node, "body") or isinstance(node, ast.Match):
             continue
-        newline = "\r\n" if block.endswith("\r\n") else "\n"
-        new = newline.join(indent + line if line else line for line in new.splitlines())
-        new += block[len(block.rstrip("\r\n")) :]
-        if ast.dump(ast.parse(textwrap.dedent(new))) == ast.dump(ast.parse(textwrap.dedent(block))):
-            edits.append(Edit(starts[node.lineno - 1], starts[last], new, "format"))
-    unique = {(e.start, e.end): e for e in edits}
-    return apply(text, [unique[key] for key in sorted(unique)])
+        strings = (n for n in ast.walk(node) if isinstance(n, (ast.Constant, ast.JoinedStr)))
+        if all(n.lineno == n.end_lineno for n in strings):
+            yield node
+
+
+def _format_block(block: str, length: int) -> str | None:
+    """Whole lines as black would have them, indented as they were; None where it cannot."""
+    indent = block[: len(block) - len(block.lstrip(" \t"))]
+    newline = "\r\n" if "\r\n" in block else "\n"
+    body = textwrap.dedent(block.replace("\r\n", "\n"))
+    if "\r" in body or "\f" in body:
+        return None
+    try:
+        statements = ast.parse(body).body
+        if any(hasattr(statement, "body") for statement in statements):
+            return None  # `if x: y = 1` on one line
+        mode = Mode(line_length=max(length - len(indent.expandtabs()), 1))
+        formatted = format_str(body, mode=mode)
+    except (InvalidInput, SyntaxError, ValueError):
+        return None
+    lines = [indent + line if line else line for line in formatted.splitlines()]
+    return newline.join(lines) + block[len(block.rstrip("\r\n")) :]
+
+
+def _parse(text: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)

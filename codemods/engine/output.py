@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from codemods.engine.discover import Checkout, Found
-from codemods.engine.project import Placement
+from codemods.engine.discover import REPORT_NAMES, Checkout, Found, is_report
 from codemods.errors import UserError
 
 
@@ -19,26 +19,73 @@ def check_output(out: Path, checkout: Path) -> None:
 
     Raises:
         UserError: it exists and is not an empty folder, lies inside the checkout (or the checkout in
-            it), or its parent cannot be written to.
+            it), the checkout holds another file under a report's name, or its parent cannot be written to.
     """
     resolved, source = out.resolve(), checkout.resolve()
     if resolved == source or source in resolved.parents:
-        raise UserError(f"{out}: lies inside the checkout, which is never written to; choose another --out")
+        raise UserError(
+            f"{out}: lies inside the checkout, which is never written to; choose another --out"
+        )
     if resolved in source.parents:
         raise UserError(f"{out}: holds the checkout itself; choose another --out")
+    try:
+        _check_place(out, resolved.parent)
+    except OSError as error:
+        where = error.filename or out
+        raise UserError(
+            f"{where}: cannot be written to ({error.strerror}); choose another --out"
+        ) from None
+    for name in REPORT_NAMES:
+        taken = checkout / name
+        if os.path.lexists(taken) and not is_report(taken):
+            raise UserError(f"{taken}: this name is needed for the report; rename the file first")
+
+
+def _check_place(out: Path, parent: Path) -> None:
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise UserError(f"{out}: exists and is not a folder; choose another --out")
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out}: exists and is not empty; remove it or choose another --out")
-    parent = resolved.parent
+    if out.exists() and os.path.ismount(out):
+        raise UserError(
+            f"{out}: a mount point, which cannot be made whole; choose a folder in it as --out"
+        )
     while not parent.exists():
         parent = parent.parent
+    if not parent.is_dir():
+        raise UserError(f"{parent}: not a folder; choose another --out")
     # Root may write anywhere that is mounted writable, so ask by trying.
     try:
-        with tempfile.TemporaryDirectory(dir=parent, prefix=".ling2-migrate-"):
-            pass
+        os.rmdir(tempfile.mkdtemp(dir=parent, prefix=_stage_prefix(out)))
     except OSError as error:
-        raise UserError(f"{parent}: cannot be written to ({error.strerror}); choose another --out") from None
+        raise UserError(
+            f"{parent}: cannot be written to ({error.strerror}); choose another --out"
+        ) from None
+
+
+def _stage_prefix(out: Path) -> str:
+    """How the folder begins in which a run builds `out`; the process id tells whether that run still lives."""
+    return f".{out.resolve().name[:150]}.partial-{os.getpid()}-"
+
+
+def _remove_stale(out: Path) -> None:
+    """Remove what killed runs with the same `out` have left behind."""
+    parent = out.resolve().parent
+    pattern = re.compile(re.escape(f".{out.resolve().name[:150]}.partial-") + r"(\d+)-\w+")
+    for entry in os.listdir(parent):
+        found = pattern.fullmatch(entry)
+        if found and not _alive(int(found[1])):
+            shutil.rmtree(parent / entry, ignore_errors=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 @contextmanager
@@ -49,36 +96,44 @@ def staged(out: Path) -> Iterator[Path]:
         UserError: the disk is full or refuses a write.
     """
     parent = out.resolve().parent
-    made = _make_parents(parent)
-    stage = Path(tempfile.mkdtemp(dir=parent, prefix=f".{out.name}.partial-"))
+    made: list[Path] = []
+    stage: Path | None = None
     try:
+        _make_parents(parent, made)
+        _remove_stale(out)
+        stage = Path(tempfile.mkdtemp(dir=parent, prefix=_stage_prefix(out)))
         yield stage
-        stage.chmod(0o755)
-        if out.exists():
-            out.rmdir()  # an empty folder, as check_output has made sure
-        stage.rename(out)
+        stage.chmod(0o777 & ~_umask())
+        stage.rename(
+            out.resolve()
+        )  # onto nothing, or an empty folder, as check_output has made sure
     except BaseException as error:
-        shutil.rmtree(stage, ignore_errors=True)
-        for folder in made:
+        if stage is not None:
+            shutil.rmtree(stage, ignore_errors=True)
+        for folder in reversed(made):
             try:
                 folder.rmdir()
             except OSError:
                 break
         if isinstance(error, OSError):
-            where = error.filename or stage
-            raise UserError(f"{where}: cannot be written ({error.strerror}); nothing is left behind") from None
+            where = error.filename or out
+            why = error.strerror or error
+            raise UserError(f"{where}: cannot be written ({why}); nothing is left behind") from None
         raise
 
 
-def _make_parents(parent: Path) -> list[Path]:
-    """Make `parent`; returns the folders made, innermost first."""
-    made = []
-    missing = parent
-    while not missing.exists():
-        made.append(missing)
-        missing = missing.parent
-    parent.mkdir(parents=True, exist_ok=True)
-    return made
+def _make_parents(parent: Path, made: list[Path]) -> None:
+    """Make `parent`; `made` gets the folders made, innermost last."""
+    if not parent.exists():
+        _make_parents(parent.parent, made)
+        parent.mkdir(exist_ok=True)
+        made.append(parent)
+
+
+def _umask() -> int:
+    current = os.umask(0o022)
+    os.umask(current)
+    return current
 
 
 def write(stage: Path, path: str, data: bytes, like: Path) -> None:
@@ -89,43 +144,31 @@ def write(stage: Path, path: str, data: bytes, like: Path) -> None:
     target.chmod(like.stat().st_mode & 0o777 | 0o600)
 
 
-def carry(
-    stage: Path, checkout: Checkout, found: Found, new: str, placements: dict[str, Placement]
-) -> None:
-    """Copy an entry that no rule changes; a link inside the tree is pointed at its target's new place."""
+def carry(stage: Path, checkout: Checkout, found: Found, new: str, link: str | None = None) -> None:
+    """Copy an entry that no rule changes.
+
+    Args:
+        stage: the folder that becomes the output.
+        checkout: where the entry is.
+        found: the entry.
+        new: its path in the output.
+        link: what a link says there, if not what it says now.
+    """
     source = checkout.root / found.path
     target = stage / new
     target.parent.mkdir(parents=True, exist_ok=True)
     if found.kind == "submodule":
         if source.is_dir():
             shutil.copytree(
-                source, target, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git")
+                source,
+                target,
+                symlinks=True,
+                dirs_exist_ok=True,
+                ignore=shutil.ignore_patterns(".git"),
             )
         return
     if found.kind in ("link", "outside"):
-        link = os.readlink(source)
-        if found.kind == "link":
-            link = _relink(found.path, link, new, placements)
-        os.symlink(link, target)
+        os.symlink(os.readlink(source) if link is None else link, target)
         return
     shutil.copyfile(source, target)
     target.chmod(source.stat().st_mode & 0o777 | 0o600)
-
-
-def _relink(old: str, link: str, new: str, placements: dict[str, Placement]) -> str:
-    """What a relative link must say from its new place to reach its target's new place."""
-    target = os.path.normpath(os.path.join(os.path.dirname(old), link))
-    placement = placements.get(target)
-    new_target = placement.new if placement is not None else None
-    if new_target is None:
-        moved = {
-            p.new[: -len(rest)]
-            for path, p in placements.items()
-            if path.startswith(f"{target}/")
-            and p.new is not None
-            and p.new.endswith(rest := path[len(target) :])
-        }
-        new_target = moved.pop() if len(moved) == 1 else target
-    if new == old and new_target == target:
-        return link
-    return os.path.relpath(new_target, PurePosixPath(new).parent.as_posix()).replace(os.sep, "/")

@@ -7,9 +7,12 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,9 @@ from codemods.engine.project import Project
 from codemods.engine.rewrite import Finding, Prefilter, Result, rewrite
 
 _STATE: dict[str, Any] = {}
+_STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+# Tasks handed out per process: enough to keep it busy, few enough to find the one that killed it.
+_AHEAD = 4
 
 
 def default_jobs() -> int:
@@ -26,14 +32,21 @@ def default_jobs() -> int:
 
 def _start_worker(state: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     _STATE.update(state)
     parent = multiprocessing.parent_process()
     if parent is not None:  # a killed parent must not leave workers behind
-        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+        threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     # Trees are freed by reference counts where that is possible; the collector would walk them over and over.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
+
+
+def _follow(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def run_tasks[T](
@@ -41,40 +54,79 @@ def run_tasks[T](
 ) -> Iterator[tuple[str, T | BrokenProcessPool]]:
     """Run `task(item)` in worker processes, where `worker_state()` gives `state`.
 
+    Args:
+        jobs: how many processes; 0 runs the tasks in this one, where nothing guards against a crash.
+        state: what the tasks need.
+        task: a function of a module.
+        items: what to run it on.
+
     Yields:
         (item, result) as they come; a `BrokenProcessPool` for an item that killed its worker, alone.
     """
-    pending = list(items)
-    if jobs == 1 and len(pending) < 8:
+    waiting = deque(items)
+    if jobs == 0:
         _STATE.update(state)
-        for item in pending:
+        for item in waiting:
             yield item, task(item)
         return
-    context = multiprocessing.get_context(
-        "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
-    )
-    suspects: list[str] = []
-    executor = ProcessPoolExecutor(jobs, context, _start_worker, (state,))
+    while waiting:
+        suspects = yield from _in_pool(min(jobs, len(waiting)), state, task, waiting)
+        for item in suspects:  # any of them may be the one, so each gets a process of its own
+            alone = deque([item])
+            lost = yield from _in_pool(1, state, task, alone)
+            if lost:
+                yield item, BrokenProcessPool(f"a worker died on {item}")
+
+
+def _in_pool[T](
+    jobs: int, state: dict[str, Any], task: Callable[[str], T], waiting: deque[str]
+) -> Generator[tuple[str, T], None, list[str]]:
+    """Run the tasks of `waiting` until it is empty or a worker dies; returns what was under way then."""
+    executor = ProcessPoolExecutor(jobs, _context(), _start_worker, (state,))
+    flying: dict[Future[T], str] = {}
+    lost: list[str] = []
+    broken = done = False
     try:
-        futures: dict[Future[T], str] = {executor.submit(task, item): item for item in pending}
-        while futures:
-            done, _ = wait(futures, return_when=FIRST_COMPLETED)
-            for future in done:
-                item = futures.pop(future)
+        while flying or (waiting and not broken):
+            while waiting and not broken and len(flying) < jobs * _AHEAD:
+                item = waiting.popleft()
+                try:
+                    with (
+                        _signals_held()
+                    ):  # a worker must not meet them before it has its own handlers
+                        flying[executor.submit(task, item)] = item
+                except BrokenProcessPool:
+                    broken = True
+                    lost.append(item)
+            ready, _ = wait(flying, return_when=FIRST_COMPLETED)
+            for future in ready:
+                item = flying.pop(future)
                 try:
                     yield item, future.result()
                 except BrokenProcessPool:
-                    suspects.append(item)
+                    broken = True
+                    lost.append(item)
+        done = True
     finally:
-        for process in list((executor._processes or {}).values()) if suspects else ():
-            process.kill()
-        executor.shutdown(wait=not suspects, cancel_futures=True)
-    for item in suspects:  # any of them may be the one, so each gets a process of its own
-        with ProcessPoolExecutor(1, context, _start_worker, (state,)) as lone:
-            try:
-                yield item, lone.submit(task, item).result()
-            except BrokenProcessPool as error:
-                yield item, error
+        if broken or not done:
+            for process in list((executor._processes or {}).values()):
+                process.kill()
+        executor.shutdown(wait=done and not broken, cancel_futures=True)
+    return lost
+
+
+def _context() -> multiprocessing.context.BaseContext:
+    methods = multiprocessing.get_all_start_methods()
+    return multiprocessing.get_context("fork" if "fork" in methods else "spawn")
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def worker_state() -> dict[str, Any]:

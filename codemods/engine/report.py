@@ -38,7 +38,9 @@ def as_data(migration: Migration) -> dict[str, Any]:
         if placement.new != path or path in touched
     ]
     rules = all_rules()
-    mentioned = sorted({f.rule for f in (*edits, *sites)} | {f["rule"] for f in files if f["rule"]})
+    mentioned = sorted(
+        {f.rule for f in (*edits, *sites)} | {str(f["rule"]) for f in files if f["rule"]}
+    )
     return {
         "tool": MARK,
         "schema": SCHEMA_VERSION,
@@ -86,6 +88,7 @@ def _row(finding: Finding) -> dict[str, Any]:
     return row
 
 
-def as_json(migration: Migration) -> str:
-    """`as_data` as text."""
-    return json.dumps(as_data(migration), indent=1, ensure_ascii=False) + "\n"
+def as_json(migration: Migration) -> bytes:
+    """`as_data` as UTF-8 text; what is no UTF-8 in a path is escaped, as JSON allows."""
+    text = json.dumps(as_data(migration), indent=1, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from codemods.engine.context import PythonFile, SourceFile, TextFile
-from codemods.engine.edits import Edit, LineIndex, Site, Tier, apply, settle
+from codemods.engine.edits import Edit, LineIndex, Site, Tier, apply, line_starts, settle
 from codemods.engine.project import OLD_ROOT, Project
 from codemods.engine.source import decode
 from codemods.engine.tree import Unparsable
@@ -159,8 +159,8 @@ def rewrite(path: str, data: bytes, project: Project, prefilter: Prefilter | Non
             result.sites.append(_unparsable(path, error, "look at it by hand"))
         return result
     except RecursionError:
-        error = Unparsable("an expression is nested too deep for the rules")
-        result.sites.append(_unparsable(path, error, "migrate it by hand"))
+        deep = Unparsable("an expression is nested too deep for the rules")
+        result.sites.append(_unparsable(path, deep, "migrate it by hand"))
         return result
     _finish(result, file, project, python)
     if result.data is None and not result.edits:
@@ -170,9 +170,9 @@ def rewrite(path: str, data: bytes, project: Project, prefilter: Prefilter | Non
         try:
             result.data = encoding.encode(result_text)
         except UnicodeEncodeError:
-            error = Unparsable(f"the rewritten text cannot be written as {encoding.codec}")
+            foreign = Unparsable(f"the rewritten text cannot be written as {encoding.codec}")
             result.edits.clear()
-            result.sites.append(_unparsable(path, error, "migrate it by hand"))
+            result.sites.append(_unparsable(path, foreign, "migrate it by hand"))
             return result
     if python:
         _check_python(result, file, project, new_text)
@@ -304,9 +304,7 @@ def _check_python(result: Result, file: SourceFile, project: Project, new_text: 
         return
     package = result.module.package
     back = _OldLines(file, result.edits, new_text)
-    starts = [0]
-    for line in new_text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
+    starts = line_starts(new_text)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tree = ast.parse(new_text)

@@ -11,6 +11,7 @@ from pathlib import Path
 from codemods import __version__
 from codemods.engine import output
 from codemods.engine.discover import Checkout, discover, reader
+from codemods.engine.links import Links, settle_links, without
 from codemods.engine.pool import default_jobs, rewrite_all, run_tasks, worker_state
 from codemods.engine.project import NEW_ROOT, OLD_ROOT, Options, Placement, Project
 from codemods.engine.rewrite import PYTHON_SUFFIXES, Finding, Result
@@ -37,7 +38,7 @@ class Settings:
         upstream: folder or version of upstream's new tree.
         map: a map file instead of the shipped one.
         only, skip: rule ids or families.
-        jobs: worker processes.
+        jobs: worker processes; 0 runs everything in this one.
         options: choices that rules read.
         prefilter: skip files whose bytes hold nothing to do.
     """
@@ -62,6 +63,7 @@ class Migration:
         map_base, map_target, map_why: which map, and why that one.
         placements: every file of the checkout → where it goes.
         results: every file that a rule looked at.
+        links: links that say something new in the output → what.
         sites: findings that belong to no rule of a file's text (placements, links, resolution).
         notes: what the user should know.
     """
@@ -73,6 +75,7 @@ class Migration:
     map_why: str
     placements: dict[str, Placement]
     results: dict[str, Result]
+    links: dict[str, str] = field(default_factory=dict)
     sites: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     version: str = __version__
@@ -130,6 +133,8 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
         wheel=source_root == "",
         enabled=enabled,
     )
+    links = settle_links(checkout, placements)
+    placements = without(placements, links.left_out)
     project = Project(
         map=choice.map,
         enabled=enabled,
@@ -151,6 +156,7 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
         map_why=choice.why,
         placements=placements,
         results={},
+        links=links.texts,
         notes=list(checkout.notes),
     )
     files = sorted((f for f in checkout.files if f.kind == "file"), key=lambda f: -f.size)
@@ -162,7 +168,7 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
         if result.considered or result.sites:
             migration.results[result.path] = result
     _list_placements(migration, read, enabled)
-    _list_left_alone(migration)
+    _list_left_alone(migration, links)
     _check_imports(migration, project)
     return migration
 
@@ -326,17 +332,19 @@ def _list_placements(
         )
 
 
-def _list_left_alone(migration: Migration) -> None:
-    for found in migration.checkout.files:
-        if found.kind == "outside":
-            reason, todo = "a link that leads out of the tree", "check that it still points where it should"
-        elif found.kind == "submodule":
-            reason, todo = "a submodule; its files are not migrated", "migrate it as a checkout of its own"
-        else:
-            continue
-        migration.sites.append(
-            Finding(found.path, 1, 1, "CHK004", "report", found.path, None, reason, todo)
-        )
+def _list_left_alone(migration: Migration, links: Links) -> None:
+    """List the links and submodules that a person has to look at, and what could not be read."""
+    found: list[tuple[str, str, str, str]] = []
+    for path, reason in migration.checkout.skipped.items():
+        found.append((path, "CHK001", f"{reason}; it is not in the output", "bring it over by hand"))
+    for path, reason in links.listed.items():
+        found.append((path, "CHK004", reason, "check where it should point"))
+    for entry in migration.checkout.files:
+        if entry.kind == "submodule":
+            reason = "a submodule; its files are not migrated"
+            found.append((entry.path, "CHK004", reason, "migrate it as a checkout of its own"))
+    for path, rule, reason, todo in found:
+        migration.sites.append(Finding(path, 1, 1, rule, "report", path, None, reason, todo))
 
 
 def _check_imports(migration: Migration, project: Project) -> None:
@@ -397,4 +405,4 @@ def write_tree(migration: Migration, stage: Path, progress: Progress = _silent) 
         if found.kind == "file" and result is not None and result.data is not None:
             output.write(stage, new, result.data, migration.checkout.root / found.path)
         else:
-            output.carry(stage, migration.checkout, found, new, migration.placements)
+            output.carry(stage, migration.checkout, found, new, migration.links.get(found.path))
