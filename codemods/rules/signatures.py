@@ -17,6 +17,7 @@ from functools import cached_property
 import libcst as cst
 
 from codemods.engine.context import PythonFile
+from codemods.engine.project import OLD_ROOT
 from codemods.engine.scopes import Binding, Reference, Scope, dotted_name
 from codemods.engine.tree import Span
 from codemods.maps.model import SignatureChange
@@ -214,7 +215,7 @@ class _Signatures:
             if not defines:
                 self._five_values(call)
             self._call(call)
-        if self._own_file:
+        if self._own_file and self._old_layout:
             for parameter in parameters:
                 self._annotation(parameter)
             self._unused_imports()
@@ -239,6 +240,24 @@ class _Signatures:
     @property
     def _own_file(self) -> bool:
         return self._base_blob is None
+
+    @cached_property
+    def _old_layout(self) -> bool:
+        """Whether the file is of the old layout, or imports from it; what has been migrated is not."""
+        roots = (OLD_ROOT, "ALModel")
+        if self.file.module_name.partition(".")[0] in roots:
+            return True
+        for binding in self.file.scopes.bindings():
+            statement = self.tree.parent(binding.node)
+            if isinstance(statement, cst.ImportFrom):
+                source = dotted_name(statement.module) if statement.module is not None else None
+            elif isinstance(binding.node, cst.ImportAlias):
+                source = dotted_name(binding.node.name)
+            else:
+                continue
+            if (source or "").partition(".")[0] in roots:
+                return True
+        return False
 
     @cached_property
     def _unchanged(self) -> bool:
@@ -513,8 +532,8 @@ class _Signatures:
     def _call(self, call: cst.Call) -> None:
         callees = self._callees(call)
         if callees is None:
-            if self._own_file:
-                self._unknown_callee(call)
+            if self._own_file and self._old_layout:
+                self._drop(call, self._gone_keywords(call))
             return
         for callee in callees:
             if callee.change is None:
@@ -526,12 +545,9 @@ class _Signatures:
         if any(c.name.endswith(".create_nnx_model") for c in callees):
             self._created_model(call)
             return
-        if self._own_file:
+        if self._own_file and self._old_layout:
             needed = {n for c in callees for n in c.required}
             self._drop(call, [a for a in self._gone_keywords(call) if _keyword(a) not in needed])
-
-    def _unknown_callee(self, call: cst.Call) -> None:
-        self._drop(call, self._gone_keywords(call))
 
     def _gone_keywords(self, call: cst.Call) -> list[cst.Arg]:
         return [a for a in call.args if _keyword(a) in _GONE and self._pure(a.value)]

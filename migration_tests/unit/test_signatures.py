@@ -650,6 +650,14 @@ def test_function_and_call_in_one_upstream_file():
     assert migrate(text, path, blobs={path: "0123456789"}) == Outcome(text)
 
 
+def test_a_migrated_file_is_left_alone():
+    text = (
+        "from maxtext.layers import decoders\n\n\ndef f(layer, x, page_state: 'PageState | None' = None):\n"
+        "  return layer(x, page_state=page_state)\n"
+    )
+    assert migrate(text, "src/maxtext/layers/own.py") == Outcome(text)
+
+
 def test_a_file_without_the_package_is_not_looked_at():
     text = "x = f(page=None)\n"
     assert migrate(text) == Outcome(text)
