@@ -30,6 +30,8 @@ from codemods.rules.dumps.values import (
 DECORATOR, CALL, VALUE, LOCAL, PARAMETER, FLAG, RESULT, IMPORT, MANUAL = (
     f"DMP00{n}" for n in range(1, 10)
 )
+# Added to the depth of lambdas and comprehensions inside a hook call that is listed already.
+_LISTED = 1000
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _PURE_PREFIXES = (
@@ -1027,11 +1029,16 @@ class Walk:
                 self.gone.discard(node.func)
 
         if self._frozen:
-            self.find(
-                node,
-                "a hook in a lambda or comprehension is called later or many times",
-                "take the dump out by hand; the dumper module is not in the migrated tree",
-            )
+            if self._frozen < _LISTED:
+                self.find(
+                    node,
+                    "a hook in a lambda or comprehension is called later or many times",
+                    "take the dump out by hand; the dumper module is not in the migrated tree",
+                )
+            self._frozen += _LISTED
+            for argument in (*node.args, *(k.value for k in node.keywords)):
+                self.expression(argument)
+            self._frozen -= _LISTED
             return
         if isinstance(hook, Dumper) or hook.kind == "class":
             left("the value of a call to the dumper is used")
