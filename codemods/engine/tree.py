@@ -7,8 +7,6 @@ import dataclasses
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import libcst as cst
 
@@ -46,12 +44,16 @@ _WHITESPACE_FIELDS = frozenset(
     }
 )
 _FIELDS: dict[type, tuple[str, ...]] = {}
-_NOT_RECORDED = (
-    cst.BaseParenthesizableWhitespace,
-    cst.EmptyLine,
-    cst.Newline,
-    cst.Comment,
-    cst.TrailingWhitespace,
+_IS_NODE: dict[type, bool] = {}
+_NOT_RECORDED = frozenset(
+    {
+        cst.SimpleWhitespace,
+        cst.ParenthesizedWhitespace,
+        cst.EmptyLine,
+        cst.Newline,
+        cst.Comment,
+        cst.TrailingWhitespace,
+    }
 )
 
 
@@ -68,25 +70,33 @@ def _fields(cls: type) -> tuple[str, ...]:
     return found
 
 
-def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+def _is_node(cls: type) -> bool:
+    found = _IS_NODE.get(cls)
+    if found is None:  # asking an abstract base class is slow, so each class is asked once
+        found = _IS_NODE[cls] = issubclass(cls, cst.CSTNode)
+    return found
+
+
+def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     """Child nodes that are code (no whitespace, comments or brackets), in source order."""
-    for name in _fields(type(node)):
+    found: list[cst.CSTNode] = []
+    for name in _FIELDS.get(type(node)) or _fields(type(node)):
         value = getattr(node, name)
-        if isinstance(value, cst.CSTNode):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                if isinstance(item, cst.CSTNode):
-                    yield item
+        cls = type(value)
+        if cls is list or cls is tuple:
+            found += [item for item in value if _is_node(type(item))]
+        elif _IS_NODE[cls] if cls in _IS_NODE else _is_node(cls):
+            found.append(value)
+    return found
 
 
 class _SpanState(CodegenState):
-    """Records the half-open character span of every node while LibCST generates code."""
+    """Records the half-open character span of every node, by its id, while LibCST generates code."""
 
     def __init__(self, default_indent: str, default_newline: str) -> None:
         super().__init__(default_indent, default_newline)
         self.offset = 0
-        self.spans: dict[cst.CSTNode, Span] = {}
+        self.spans: dict[int, Span] = {}
         self._starts: list[int] = []
 
     def add_token(self, value: str) -> None:
@@ -102,23 +112,44 @@ class _SpanState(CodegenState):
 
     def after_codegen(self, node: cst.CSTNode) -> None:
         start = self._starts.pop()
-        if node not in self.spans and not isinstance(node, _NOT_RECORDED):
-            self.spans[node] = (start, self.offset)
+        if type(node) not in _NOT_RECORDED:
+            self.spans.setdefault(id(node), (start, self.offset))
 
-    @contextmanager
-    def record_syntactic_position(
+    def record_syntactic_position(  # type: ignore[override]
         self,
         node: cst.CSTNode,
         *,
         start_node: cst.CSTNode | None = None,
         end_node: cst.CSTNode | None = None,
-    ) -> Iterator[None]:
-        start = self.offset
-        yield
-        if start_node is not None:
-            start = self.spans[start_node][0]
-        end = self.spans[end_node][1] if end_node is not None else self.offset
-        self.spans[node] = (start, end)
+    ) -> _Recorder:
+        return _Recorder(self, node, start_node, end_node)
+
+
+class _Recorder:
+    """Records a node's span without the whitespace and comments that belong to it."""
+
+    __slots__ = ("_end_node", "_node", "_start", "_start_node", "_state")
+
+    def __init__(
+        self,
+        state: _SpanState,
+        node: cst.CSTNode,
+        start_node: cst.CSTNode | None,
+        end_node: cst.CSTNode | None,
+    ) -> None:
+        self._state = state
+        self._node = node
+        self._start_node = start_node
+        self._end_node = end_node
+
+    def __enter__(self) -> None:
+        self._start = self._state.offset
+
+    def __exit__(self, *_: object) -> None:
+        spans = self._state.spans
+        start = self._start if self._start_node is None else spans[id(self._start_node)][0]
+        end = self._state.offset if self._end_node is None else spans[id(self._end_node)][1]
+        spans[id(self._node)] = (start, end)
 
 
 # CPython's tokenizer stops at 200 open brackets; LibCST's native parser would overrun its stack instead.
@@ -168,7 +199,9 @@ class Tree:
             self.module._codegen(state)
         except cst.ParserSyntaxError as error:
             reason = error.message.partition("@")[0].strip().splitlines()[0]
-            raise Unparsable(f"syntax error: {reason}", error.raw_line, error.raw_column + 1) from None
+            raise Unparsable(
+                f"syntax error: {reason}", error.raw_line, error.raw_column + 1
+            ) from None
         except RecursionError:
             raise Unparsable("an expression is nested too deep for the parser") from None
         if "".join(state.tokens) != shadow:
@@ -176,11 +209,12 @@ class Tree:
         # Where a removed form feed stood in the shadow: k-th one at (its offset - k).
         self._removed = [offset - k for k, offset in enumerate(self._removed)]
         self._spans = state.spans
-        self._parents: dict[cst.CSTNode, cst.CSTNode] | None = None
+        self._nodes: list[cst.CSTNode] | None = None
+        self._parents: dict[int, cst.CSTNode] = {}
 
     def span(self, node: cst.CSTNode) -> Span:
         """Where the node lies, without the whitespace and comments around it (brackets included)."""
-        span = self._spans[node]
+        span = self._spans[id(node)]
         if self._removed:
             start, end = span
             span = (
@@ -194,23 +228,28 @@ class Tree:
         start, end = self.span(node)
         return self.text[start:end]
 
-    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        """The node that holds this one; None for the module."""
-        return self.parents.get(node)
-
-    @property
-    def parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
-        """Every code node → its parent; made when first asked for."""
-        if self._parents is None:
-            parents: dict[cst.CSTNode, cst.CSTNode] = {}
+    def _index(self) -> list[cst.CSTNode]:
+        """Every code node in source order, found once; finds each one's parent as well."""
+        if self._nodes is None:
+            nodes: list[cst.CSTNode] = []
+            parents = self._parents
             stack: list[cst.CSTNode] = [self.module]
             while stack:
                 node = stack.pop()
-                for child in children(node):
-                    parents[child] = node
-                    stack.append(child)
-            self._parents = parents
-        return self._parents
+                nodes.append(node)
+                below = children(node)
+                if below:
+                    for child in below:
+                        parents[id(child)] = node
+                    below.reverse()
+                    stack += below
+            self._nodes = nodes
+        return self._nodes
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        """The node that holds this one; None for the module."""
+        self._index()
+        return self._parents.get(id(node))
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """The node's parent, its parent, … up to the module."""
@@ -221,8 +260,11 @@ class Tree:
 
     def walk(self, node: cst.CSTNode | None = None) -> Iterator[cst.CSTNode]:
         """Every code node below (and with) `node`, in source order."""
-        stack: list[Any] = [self.module if node is None else node]
+        if node is None or node is self.module:
+            yield from self._index()
+            return
+        stack: list[cst.CSTNode] = [node]
         while stack:
             node = stack.pop()
             yield node
-            stack.extend(reversed(list(children(node))))
+            stack += reversed(children(node))
