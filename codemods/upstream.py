@@ -185,6 +185,8 @@ def _download(version: str, name: str, cache: Path) -> None:
             lines = done.stderr.strip().splitlines() or ["pip gave no wheel"]
             errors = [x.removeprefix("ERROR: ") for x in lines if x.startswith("ERROR: ")]
             why = (errors or lines)[-1]
+            if "connection broken" in done.stderr and "from versions: none" in done.stderr:
+                why = "no connection to it; unpack the wheel and give the folder"
             raise UserError(f"maxtext {version}: cannot be had from PyPI ({why})")
         os.replace(fetched, cache / name)
 

@@ -68,7 +68,7 @@ def check_branch(checkout: Path, name: str) -> None:
         shown = git.Git().check_ref_format("--branch", name)
     except git.GitCommandError:
         shown = ""
-    if shown != name:
+    if not name or shown != name:
         raise UserError(f"`{name}` is no name for a branch")
     for head in heads:
         if head == name or head.startswith(f"{name}/") or name.startswith(f"{head}/"):
