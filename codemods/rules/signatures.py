@@ -28,12 +28,13 @@ RULES = (
     Rule(
         "API001",
         "review",
-        "five values unpacked from `RoutedMoE` or `RoutedAndSharedMoE` become `out, lb_loss, *_`",
-        "Upstream returns three (output, load-balance loss, bias updates); router z-loss, expert counts and "
-        "router statistics are recorded inside the layer there. Rewritten where the last three names are "
-        "unused or only deleted, sown, logged, printed, appended or dumped; those statements go with them. "
-        "The starred form takes five values as well as three. Where they are really used it is listed. The "
-        "module that defines the classes is left alone: its callers inside agree with its definitions.",
+        "five values unpacked from `RoutedMoE` or `RoutedAndSharedMoE`: three are enough, `out, lb_loss, *_`",
+        "Upstream returns three (output, load-balance loss, bias updates). Where the last three names are "
+        "unused, deleted, logged, printed or dumped, those statements go. Where they are sown or appended, "
+        "other code may read them: they stay, and are None where the layer returns three values, since the "
+        "layer records them itself then. Both forms take five values as well as three. Where the values are "
+        "really used it is listed. The module that defines the classes is left alone: its callers inside "
+        "agree with its definitions.",
         (
             Example(
                 "from MaxText.layers import moe\n\n\ndef f(cfg, x):\n  layer = moe.RoutedMoE(cfg)\n"
@@ -140,6 +141,7 @@ _MOE_NAME = re.compile(r"(?:^|_)moe|MoE|Moe")
 _RECORDERS = frozenset(
     {"sow", "log", "info", "debug", "warning", "print", "append", "write", "add_scalar", "record"}
 )
+_READ_LATER = frozenset({"sow", "append"})
 # Removed parameters that say nothing to upstream, whatever their value.
 _GONE = {
     "page_state": "upstream has no paged attention any more",
@@ -817,32 +819,109 @@ class _Signatures:
         starred = [k for k, e in enumerate(elements) if isinstance(e, cst.StarredElement)]
         if starred:
             rest = elements[starred[0]].value
-            if len(elements) <= 5 and isinstance(rest, cst.Name) and self._loads(rest):
+            if len(elements) <= 5 and isinstance(rest, cst.Name) and self._rest_used(rest):
                 self.file.site("API001", span, _FIVE_TO_THREE, _FIVE_TODO)
             return
         if len(elements) != 5:
             return
         extra = [e.value for e in elements[2:]]
         names = [n for n in extra if isinstance(n, cst.Name) and n.value != "_"]
-        removals: list[Span] = []
-        if any(not isinstance(n, cst.Name) for n in extra):
+        statements = (
+            self._recordings(names) if all(isinstance(n, cst.Name) for n in extra) else None
+        )
+        if statements is None:
             self.file.site("API001", span, _FIVE_TO_THREE, _FIVE_TODO)
             return
-        plan = self._recordings(names)
-        if plan is None:
+        wanted = {n.value for n in names}
+        line = self.tree.parent(assign)
+        if any(self._read_later(s) for s in statements):
+            edits = self._either(line, extra, statements, wanted)
+            reason = "the fork's layer returns five values; upstream's three, and records the rest itself"
+            rest_name = self._free_name(assign)
+        else:
+            edits = self._removals(statements, wanted)
+            reason = "nothing reads what upstream's layer does not return"
+            rest_name = "_" if not self._underscore_read(assign) else "_rest"
+        if edits is None:
             self.file.site("API001", span, _FIVE_TO_THREE, _FIVE_TODO)
             return
-        removals = plan
         keep = 1 if self._is_blank(elements[1].value) else 2
         start = self.file.span(elements[keep - 1].value)[1]
         end = self.file.span(elements[4].value)[1]
         group = f"five-{span[0]}"
-        rest_name = "_" if not self._underscore_read(assign) else "_rest"
-        self.file.edit("API001", (start, end), f", *{rest_name}", group=group)
-        for removal in removals:
-            self.file.edit(
-                "API001", removal, "", "upstream records it inside the expert layer", group=group
-            )
+        self.file.edit("API001", (start, end), f", *{rest_name}", reason, group)
+        for where, text in edits:
+            self.file.edit("API001", where, text, reason, group)
+
+    def _rest_used(self, rest: cst.Name) -> bool:
+        """Whether a starred rest is read, other than by a test of how many values it holds."""
+        for use in self._loads(rest):
+            for ancestor in self.tree.ancestors(use.node) if use.node is not None else ():
+                if isinstance(ancestor, cst.IfExp) and f"len({rest.value})" in self.file.source(
+                    ancestor.test
+                ):
+                    break
+            else:
+                return True
+        return False
+
+    def _read_later(self, statement: cst.CSTNode) -> bool:
+        """Whether a statement records a value where other code can read it (sown or appended, not printed)."""
+        return any(
+            isinstance(n, cst.Call)
+            and (dotted_name(n.func) or "").rpartition(".")[2] in _READ_LATER
+            for n in self.tree.walk(statement)
+        )
+
+    def _free_name(self, node: cst.CSTNode) -> str:
+        """A name for the values behind the second that the function does not use yet."""
+        scope = self.file.scopes.scope_of(node)
+        used = {r.name for r in scope.references} | set(scope.bindings)
+        return next(n for n in ("extra", "extra_values", "extra_of_five") if n not in used)
+
+    def _either(
+        self,
+        line: cst.CSTNode | None,
+        extra: Sequence[cst.BaseExpression],
+        statements: Sequence[cst.CSTNode],
+        wanted: set[str],
+    ) -> list[tuple[Span, str]] | None:
+        """Keep the recordings: the names are None where the layer returns three values."""
+        if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+            return None
+        start, end = self.file.span(line.body[0])
+        indent = self.text[self._line_start(start) : start]
+        if indent.strip():
+            return None
+        newline, unit = self.tree.module.default_newline, self.tree.module.default_indent
+        rest = self._free_name(line.body[0])
+        targets = ", ".join(self.file.source(n) for n in extra)
+        bound = f"{targets} = {rest} if len({rest}) == 3 else (None, None, None)"
+        after = self._line_end(end)
+        edits = [((after, after), f"{indent}{bound}{newline}")]
+        for statement in statements:
+            if isinstance(statement, (cst.If, cst.Del)) or any(
+                a in statements for a in self.tree.ancestors(statement)
+            ):
+                continue
+            if self._asked(statement, wanted):
+                continue
+            own = self.tree.parent(statement)
+            at = self.file.span(statement)[0]
+            lead = self.text[self._line_start(at) : at]
+            if not isinstance(own, cst.SimpleStatementLine) or len(own.body) != 1 or lead.strip():
+                return None
+            used = {n.value for n in self.tree.walk(statement) if isinstance(n, cst.Name)}
+            name = next(self.file.source(n) for n in extra if self.file.source(n) in used & wanted)
+            edits.append(((at, at), f"if {name} is not None:{newline}{lead}{unit}"))
+        return edits
+
+    def _asked(self, statement: cst.CSTNode, wanted: set[str]) -> bool:
+        """Whether an `if name is not None` around a statement sees to it already."""
+        return any(
+            isinstance(a, cst.If) and self.file.source(a.test).partition(" ")[0] in wanted
+            for a in self.tree.ancestors(statement)
+        )
 
     @staticmethod
     def _is_blank(node: cst.BaseExpression) -> bool:
@@ -860,8 +939,8 @@ class _Signatures:
         scope = self.file.scopes.scope_of(node)
         return any(r.name == "_" and r.context == "load" for r in scope.references)
 
-    def _recordings(self, names: Sequence[cst.Name]) -> list[Span] | None:
-        """What to remove so that nothing uses the names any more; None if they are really used."""
+    def _recordings(self, names: Sequence[cst.Name]) -> list[cst.CSTNode] | None:
+        """The statements that delete or record the names; None if anything else uses them."""
         wanted = {n.value for n in names}
         statements: dict[int, cst.CSTNode] = {}
         for name in names:
@@ -879,7 +958,7 @@ class _Signatures:
                 if statement is None:
                     return None
                 statements[id(statement)] = statement
-        return self._removals(list(statements.values()), wanted)
+        return list(statements.values())
 
     def _is_five_target(self, node: cst.CSTNode) -> bool:
         element = self.tree.parent(node)
@@ -945,7 +1024,10 @@ class _Signatures:
                     return False
         return True
 
-    def _removals(self, statements: list[cst.CSTNode], wanted: set[str]) -> list[Span] | None:
+    def _removals(
+        self, statements: list[cst.CSTNode], wanted: set[str]
+    ) -> list[tuple[Span, str]] | None:
+        """Edits that take the statements away; None if a block would be left empty."""
         spans: list[Span] = []
         whole = [s for s in statements if isinstance(s, cst.If)]
         for statement in statements:
@@ -986,7 +1068,7 @@ class _Signatures:
             else:  # a comment behind it stays
                 gap = re.match(r"[ \t]*", self.text[end:])
                 spans.append((start, end + (gap.end() if gap else 0)))
-        return spans
+        return [(span, "") for span in spans]
 
     def _del_elements(
         self, elements: Sequence[cst.BaseExpression], wanted: set[str]

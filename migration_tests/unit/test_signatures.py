@@ -162,14 +162,6 @@ FIVE = {
         "  out, lb, z, c, s = layer(x)\n  del z\n  del c\n  return out, lb\n",
         "  out, lb, *_ = layer(x)\n  return out, lb\n",
     ),
-    "sown": (
-        "  out, lb, z, c, s = layer(x)\n  self.sow(I, 'z', z)\n  return out, lb\n",
-        "  out, lb, *_ = layer(x)\n  return out, lb\n",
-    ),
-    "sown if there": (
-        "  out, lb, z, c, s = layer(x)\n  if z is not None:\n    self.sow(I, 'z', z)\n  return out, lb\n",
-        "  out, lb, *_ = layer(x)\n  return out, lb\n",
-    ),
     "logged": (
         "  out, lb, z, c, s = layer(x)\n  max_logging.log(f'z {z} {c}')\n  return out, lb\n",
         "  out, lb, *_ = layer(x)\n  return out, lb\n",
@@ -178,16 +170,12 @@ FIVE = {
         "  out, lb, z, c, s = layer(x)\n  print(s)\n  return out, lb\n",
         "  out, lb, *_ = layer(x)\n  return out, lb\n",
     ),
-    "appended": (
-        "  out, lb, z, c, s = layer(x)\n  self.stats.append(s)\n  return out, lb\n",
-        "  out, lb, *_ = layer(x)\n  return out, lb\n",
-    ),
     "comment above stays": (
-        "  out, lb, z, c, s = layer(x)\n  # once a step\n  self.sow(I, 'c', c)\n  return out, lb\n",
+        "  out, lb, z, c, s = layer(x)\n  # once a step\n  print(c)\n  return out, lb\n",
         "  out, lb, *_ = layer(x)\n  # once a step\n  return out, lb\n",
     ),
     "comment behind stays": (
-        "  out, lb, z, c, s = layer(x)\n  self.sow(I, 'c', c)  # once\n  return out, lb\n",
+        "  out, lb, z, c, s = layer(x)\n  print(c)  # once\n  return out, lb\n",
         "  out, lb, *_ = layer(x)\n  # once\n  return out, lb\n",
     ),
     "lb sown stays": (
@@ -203,6 +191,66 @@ FIVE = {
         "  out, lb, *_rest = layer(x)\n  return _(out), lb\n",
     ),
 }
+
+
+TERNARY = "extra if len(extra) == 3 else (None, None, None)\n"
+EITHER = {
+    "sown": (
+        "  out, lb, z, c, s = layer(x)\n  self.sow(I, 'z', z)\n  return out, lb\n",
+        f"  out, lb, *extra = layer(x)\n  z, c, s = {TERNARY}"
+        "  if z is not None:\n    self.sow(I, 'z', z)\n  return out, lb\n",
+    ),
+    "sown if there": (
+        "  out, lb, z, c, s = layer(x)\n  if z is not None:\n    self.sow(I, 'z', z)\n  return out, lb\n",
+        f"  out, lb, *extra = layer(x)\n  z, c, s = {TERNARY}"
+        "  if z is not None:\n    self.sow(I, 'z', z)\n  return out, lb\n",
+    ),
+    "appended": (
+        "  out, lb, _, c, _ = layer(x)\n  self.counts.append(c)\n  return out, lb\n",
+        f"  out, lb, *extra = layer(x)\n  _, c, _ = {TERNARY}"
+        "  if c is not None:\n    self.counts.append(c)\n  return out, lb\n",
+    ),
+    "sown, printed and deleted": (
+        "  out, lb, z, c, s = layer(x)\n  # eq. 4\n  self.sow(\n      I,\n      z,\n  )\n  print(c)\n  del s\n  return out\n",
+        f"  out, lb, *extra = layer(x)\n  z, c, s = {TERNARY}  # eq. 4\n  if z is not None:\n    self.sow(\n"
+        "      I,\n      z,\n  )\n  if c is not None:\n    print(c)\n  del s\n  return out\n",
+    ),
+    "name taken": (
+        "  out, lb, z, c, extra = layer(x)\n  self.sow(I, 'z', z)\n  return out\n",
+        "  out, lb, *extra_values = layer(x)\n"
+        "  z, c, extra = extra_values if len(extra_values) == 3 else (None, None, None)\n"
+        "  if z is not None:\n    self.sow(I, 'z', z)\n  return out\n",
+    ),
+    "comment behind the call": (
+        "  out, lb, z, c, s = layer(x)  # experts\n  self.sow(I, 'z', z)\n  return out\n",
+        f"  out, lb, *extra = layer(x)  # experts\n  z, c, s = {TERNARY}"
+        "  if z is not None:\n    self.sow(I, 'z', z)\n  return out\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EITHER)
+def test_values_that_other_code_may_read_stay(name):
+    before, after = EITHER[name]
+    outcome = migrate(layer(before))
+    assert outcome.text == layer(after)
+    assert outcome.sites == []
+    assert migrate(outcome.text) == Outcome(outcome.text)
+
+
+@pytest.mark.parametrize("values", [(1, 2, 3, 4, 5), (1, 2, 3)])
+def test_both_numbers_of_values_are_taken(values):
+    """The rewritten code run: with five values it records as before, with three not at all."""
+    before = (
+        "  out, lb, z, c, s = layer(x)\n  self.sow('z', z)\n  self.sow('c', c)\n  return out, lb\n"
+    )
+    text = migrate(layer(before)).text.replace(MOE, "").replace("moe.RoutedMoE(cfg)", "cfg")
+    namespace: dict[str, object] = {}
+    exec(compile(text, "caller", "exec"), namespace)
+    sown: list[tuple[str, int]] = []
+    module = type("Module", (), {"sow": lambda self, name, value: sown.append((name, value))})()
+    assert namespace["f"](module, lambda x: values, None) == (1, 2)  # type: ignore[operator]
+    assert sown == ([("z", 3), ("c", 4)] if len(values) == 5 else [])
 
 
 @pytest.mark.parametrize("name", FIVE)
