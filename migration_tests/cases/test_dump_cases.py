@@ -109,7 +109,9 @@ def test_def_with_the_call_only_gets_pass() -> None:
 
 
 def test_comment_above_a_removed_statement_stays() -> None:
-    after, _ = run("def f(x):\n  y = x * 2\n  # scale by two, eq. 3\n  _probe_tensor('y', y)\n  return y\n")
+    after, _ = run(
+        "def f(x):\n  y = x * 2\n  # scale by two, eq. 3\n  _probe_tensor('y', y)\n  return y\n"
+    )
     assert after == "def f(x):\n  y = x * 2\n  # scale by two, eq. 3\n  return y\n"
 
 

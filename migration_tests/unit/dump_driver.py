@@ -92,10 +92,12 @@ class Stripped:
     def listed(self, path: str, before: str) -> list[str]:
         """The listed spans' lines, as they stand in the text before."""
         return [
-            before[: site.start].splitlines(keepends=True)[-1:][0].rstrip("\n")
-            + before[site.start :].split("\n", 1)[0]
-            if site.start and not before[: site.start].endswith("\n")
-            else before[site.start :].split("\n", 1)[0]
+            (
+                before[: site.start].splitlines(keepends=True)[-1:][0].rstrip("\n")
+                + before[site.start :].split("\n", 1)[0]
+                if site.start and not before[: site.start].endswith("\n")
+                else before[site.start :].split("\n", 1)[0]
+            )
             for site in self.sites[path]
         ]
 
@@ -139,7 +141,9 @@ def strip(files: Mapping[str, str], enabled: frozenset[str] = ALL) -> Stripped:
 def _freed_imports(file: PythonFile) -> Iterable[Edit]:
     """What the import rules make of `file.unused`, in the simplest form."""
     for node in file.tree.walk():
-        if not isinstance(node, (cst.Import, cst.ImportFrom)) or isinstance(node.names, cst.ImportStar):
+        if not isinstance(node, (cst.Import, cst.ImportFrom)) or isinstance(
+            node.names, cst.ImportStar
+        ):
             continue
         unused = [a for a in node.names if a in file.unused]
         if not unused:

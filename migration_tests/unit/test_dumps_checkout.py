@@ -53,7 +53,9 @@ def test_reexport_stays_while_a_listed_use_needs_it() -> None:
 
 
 def test_star_import_of_the_dumper() -> None:
-    result = run(a="from MaxText.utils.argus_utils import *\n\n\ndef f(x):\n  dump_tensor('a', x)\n  return x\n")
+    result = run(
+        a="from MaxText.utils.argus_utils import *\n\n\ndef f(x):\n  dump_tensor('a', x)\n  return x\n"
+    )
     assert text(result, "a").endswith("def f(x):\n  return x\n")
     assert len(reasons(result, "a")) == 1
 
@@ -67,7 +69,9 @@ def test_full_dotted_names() -> None:
 
 
 def test_module_imported_under_another_name() -> None:
-    result = run(a="import MaxText.utils.argus_utils as ag\n\n\n@ag.dumpable\ndef f(x):\n  return ag.dump_tensor('a', x)\n")
+    result = run(
+        a="import MaxText.utils.argus_utils as ag\n\n\n@ag.dumpable\ndef f(x):\n  return ag.dump_tensor('a', x)\n"
+    )
     assert text(result, "a").strip() == "def f(x):\n  return x"
 
 
@@ -105,7 +109,8 @@ def test_fallback_stays_with_a_listed_use() -> None:
 
 def test_parameter_goes_from_calls_in_other_files() -> None:
     result = run(
-        layers__block=HOOKS + "\n\ndef block(x, layer_name, y):\n  _dump_tensor(layer_name, x)\n  return x * y\n",
+        layers__block=HOOKS
+        + "\n\ndef block(x, layer_name, y):\n  _dump_tensor(layer_name, x)\n  return x * y\n",
         use="from MaxText.layers import block as b\nfrom MaxText.layers.block import block\n\n\ndef f(x, i):\n"
         "  name = f'l{i}'\n  return block(x, name, i) + b.block(x, y=i, layer_name=name)\n",
     )
@@ -115,7 +120,8 @@ def test_parameter_goes_from_calls_in_other_files() -> None:
 
 def test_parameter_stays_when_one_file_passes_the_function_on() -> None:
     result = run(
-        block=HOOKS + "\n\ndef block(x, label):\n  _dump_tensor(label, x)\n  return x * 2\n\n\nblock(1, 'a')\n",
+        block=HOOKS
+        + "\n\ndef block(x, label):\n  _dump_tensor(label, x)\n  return x * 2\n\n\nblock(1, 'a')\n",
         use="from MaxText.block import block\n\n\ndef f(run):\n  return run(block)\n",
     )
     assert "def block(x, label):\n  return x * 2\n" in text(result, "block")
@@ -169,13 +175,17 @@ def test_result_stays_when_a_file_uses_it() -> None:
         use="from MaxText.train import step\n\nstate, raw = step(1)\nprint(raw)\n",
     )
     assert "return state, None\n" in text(result, "train")
-    assert text(result, "use") == "from MaxText.train import step\n\nstate, raw = step(1)\nprint(raw)\n"
+    assert (
+        text(result, "use")
+        == "from MaxText.train import step\n\nstate, raw = step(1)\nprint(raw)\n"
+    )
     assert len(reasons(result, "train")) == 1
 
 
 def test_function_that_only_dumps_goes_with_its_calls() -> None:
     result = run(
-        report=HOOKS + "\n\ndef record(counts, layer_name):\n  \"\"\"For Argus.\"\"\"\n  name = layer_name + '/e'\n"
+        report=HOOKS
+        + '\n\ndef record(counts, layer_name):\n  """For Argus."""\n  name = layer_name + \'/e\'\n'
         "  _dump_tensor(name, counts)\n\n\ndef other():\n  return 1\n",
         use="from MaxText import report\n\n\ndef f(x, i):\n  layer = f'l{i}'\n  report.record(x, layer_name=layer)\n"
         "  return x, report.other(), i\n",
@@ -190,7 +200,10 @@ def test_function_that_only_dumps_and_is_never_called_keeps_its_name() -> None:
 
 
 def test_without_definition_value_forms_are_listed() -> None:
-    source = HOOKS + "\n\n@_dumpable\ndef f(x):\n  _dump_tensor('a', x)\n  y = _dump_tensor('b', x)\n  return y\n"
+    source = (
+        HOOKS
+        + "\n\n@_dumpable\ndef f(x):\n  _dump_tensor('a', x)\n  y = _dump_tensor('b', x)\n  return y\n"
+    )
     result = strip({"src/MaxText/a.py": source})
     after = result.texts["src/MaxText/a.py"]
     assert "@_dumpable" not in after
@@ -220,14 +233,19 @@ def test_hook_that_does_not_return_its_argument() -> None:
         ("def dump_tensor(name, x):\n  x = x + 1\n  return x\n", False),
         ("def dump_tensor(name, x):\n  return name\n", False),
         ("def dump_tensor(name, x):\n  yield x\n", False),
-        ("def dump_tensor(name, x):\n  try:\n    print(name)\n    return x\n  except OSError:\n    return x\n", True),
+        (
+            "def dump_tensor(name, x):\n  try:\n    print(name)\n    return x\n  except OSError:\n    return x\n",
+            True,
+        ),
         ("def dump_tensor(name, x):\n  with open(name):\n    return x\n", True),
         ("def dump_tensor(name, x):\n  print(name)\n", False),
     ],
 )
 def test_what_the_definition_says(definition: str, returns: bool) -> None:
     source = HOOKS + "\n\ndef f(x):\n  y = _dump_tensor('b', x)\n  return y\n"
-    result = strip({ARGUS_PATH: definition + "\n\ndef dumpable(f):\n  return f\n", "src/MaxText/a.py": source})
+    result = strip(
+        {ARGUS_PATH: definition + "\n\ndef dumpable(f):\n  return f\n", "src/MaxText/a.py": source}
+    )
     assert ("  y = x\n" in result.texts["src/MaxText/a.py"]) is returns
 
 
@@ -238,7 +256,11 @@ def test_dumper_module_is_left_and_named() -> None:
 
 
 def test_unused_imports_that_were_unused_before_stay() -> None:
-    result = run(a="import os\nimport numpy as np\n" + HOOKS + "\n\ndef f(x):\n  _dump_tensor('a', np.sum(x))\n  return x\n")
+    result = run(
+        a="import os\nimport numpy as np\n"
+        + HOOKS
+        + "\n\ndef f(x):\n  _dump_tensor('a', np.sum(x))\n  return x\n"
+    )
     assert text(result, "a") == "import os\n\n\ndef f(x):\n  return x\n"
 
 
@@ -248,7 +270,12 @@ def test_a_checkout_without_hooks_costs_nothing() -> None:
 
 
 def test_python_outside_the_checkout_is_stripped_by_what_is_known() -> None:
-    plan = make_plan({ARGUS_PATH: ARGUS, "src/MaxText/debug.py": "from MaxText.utils.argus_utils import dump_tensor as probe\n"})
+    plan = make_plan(
+        {
+            ARGUS_PATH: ARGUS,
+            "src/MaxText/debug.py": "from MaxText.utils.argus_utils import dump_tensor as probe\n",
+        }
+    )
     cell = "from MaxText.debug import probe\nx = 1\nprobe('x', x)\ny = probe('y', x)\nprint(y)\n"
     project = type("P", (), {"dumps": plan, "enabled": ALL})()
     file = PythonFile("notebooks/a.ipynb", cell, project)
@@ -258,7 +285,10 @@ def test_python_outside_the_checkout_is_stripped_by_what_is_known() -> None:
 
 
 def test_switched_off_rules_leave_what_depends_on_them() -> None:
-    source = HOOKS + "\n\n@_dumpable\ndef f(x, i):\n  name = f'l{i}'\n  _dump_tensor(name, x)\n  return x + i\n"
+    source = (
+        HOOKS
+        + "\n\n@_dumpable\ndef f(x, i):\n  name = f'l{i}'\n  _dump_tensor(name, x)\n  return x + i\n"
+    )
     result = strip({ARGUS_PATH: ARGUS, "src/MaxText/a.py": source}, ALL - {"DMP002"})
     assert result.texts["src/MaxText/a.py"] == source.replace("@_dumpable\n", "")
     result = strip({ARGUS_PATH: ARGUS, "src/MaxText/a.py": source}, ALL - {"DMP004"})
@@ -377,7 +407,11 @@ def test_example_checkouts_end_after_one_pass(name: str) -> None:
     # No hook is left but on lines that are listed, and where the module that they come from is imported.
     for path, after in once.texts.items():
         # `debug` and `utils` hand hooks on to files with listed uses.
-        if path.startswith("tests/") or once.sites[path] or path.endswith(("/debug.py", "/utils/__init__.py")):
+        if (
+            path.startswith("tests/")
+            or once.sites[path]
+            or path.endswith(("/debug.py", "/utils/__init__.py"))
+        ):
             continue
         if path == ARGUS_PATH:
             continue

@@ -131,7 +131,9 @@ def execute(source: str) -> str:
     def dumpable(target: Any = None, *, name: str | None = None) -> Any:
         return target if callable(target) else lambda f: f
 
-    argus = type("argus", (), {"dump_tensor": staticmethod(dump), "dumpable": staticmethod(dumpable)})
+    argus = type(
+        "argus", (), {"dump_tensor": staticmethod(dump), "dumpable": staticmethod(dumpable)}
+    )
     said: list[object] = []
 
     def say(x: Any) -> Any:
@@ -160,7 +162,11 @@ def hooks_in(source: str) -> list[tuple[int, int]]:
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            name = (
+                node.func.attr
+                if isinstance(node.func, ast.Attribute)
+                else getattr(node.func, "id", "")
+            )
             if name in ("_dump", "dump_tensor", "probe", "_dumpable", "dumpable"):
                 found.append((node.lineno, node.col_offset))
     return found
@@ -178,7 +184,11 @@ def test_random_programs_compute_the_same(seed: int) -> None:
         assert hooks_in(after) == []
         assert "argus" not in after
     # What is left of the hooks is on lines that are listed.
-    left = {line for line in after.splitlines() if any(h in line for h in ("_dump(", "dump_tensor(", "probe("))}
+    left = {
+        line
+        for line in after.splitlines()
+        if any(h in line for h in ("_dump(", "dump_tensor(", "probe("))
+    }
     before = source.splitlines()
     assert len(left) <= len({before[n] for n in listed})
     again = strip({ARGUS_PATH: ARGUS, PATH: after})
@@ -187,7 +197,9 @@ def test_random_programs_compute_the_same(seed: int) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(min_value=0, max_value=10**9), st.sets(st.sampled_from(sorted(ALL))))
-def test_any_subset_of_the_rules_leaves_programs_that_compute_the_same(seed: int, rules: set[str]) -> None:
+def test_any_subset_of_the_rules_leaves_programs_that_compute_the_same(
+    seed: int, rules: set[str]
+) -> None:
     source = IMPORTS + "\n" + Programs(seed).program()
     after = strip({ARGUS_PATH: ARGUS, PATH: source}, frozenset(rules)).texts[PATH]
     assert execute(after) == execute(source), after

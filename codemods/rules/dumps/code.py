@@ -241,7 +241,9 @@ class Code:
                 column = len(source.encode("utf-8")[:column].decode("utf-8", "ignore"))
         return start + column
 
-    def span(self, node: ast.expr | ast.stmt | ast.keyword | ast.arg | ast.alias | ast.ExceptHandler) -> Span:
+    def span(
+        self, node: ast.expr | ast.stmt | ast.keyword | ast.arg | ast.alias | ast.ExceptHandler
+    ) -> Span:
         """The node's characters, without brackets around it; a definition's without its decorators."""
         end_line, end_column = node.end_lineno, node.end_col_offset
         assert end_line is not None and end_column is not None

@@ -51,12 +51,12 @@ class Growth:
         self.walks: dict[Code, Walk] = {}
         self.blocked: list[tuple[Code, Finding]] = []
         self.wanted: set[str] = set()
-        self._blocked_keys: dict[object, tuple[Code, Finding]] = {}
+        self.blocked_keys: dict[object, tuple[Code, Finding]] = {}
         world.link()
         self._escaped = self._escapes()
         self._attributes = self._attribute_loads()
         self._importers = self._who_imports()
-        self._aliases = {
+        self.aliases = {
             var.name
             for file in self.files
             for var in file.top.names.values()
@@ -71,15 +71,15 @@ class Growth:
             self._gone = {n for w in self.walks.values() for n in w.gone}
             self._fed = {n for w in self.walks.values() for n in w.gone - w.unreached}
             before = self._size()
-            self._blocked_keys = {}
+            self.blocked_keys = {}
             self._grow()
             if self._size() == before:
                 break
-        self.blocked = list(self._blocked_keys.values())
+        self.blocked = list(self.blocked_keys.values())
 
     def _words(self) -> re.Pattern[str]:
         """What a file must hold to be changed."""
-        names = {"dump", "Dump", "argus", "Argus", *self._aliases, *self.wanted}
+        names = {"dump", "Dump", "argus", "Argus", *self.aliases, *self.wanted}
         names |= {hook.name.rpartition(".")[2] for hook in self.world.inert.values()}
         return re.compile("|".join(re.escape(n) for n in sorted(names)))
 
@@ -220,7 +220,7 @@ class Growth:
         return any(n not in self._gone for n in loads)
 
     def _block(self, key: object, file: Code, node: ast.AST, reason: str, todo: str) -> None:
-        self._blocked_keys.setdefault(key, (file, Finding(node, reason, todo)))
+        self.blocked_keys.setdefault(key, (file, Finding(node, reason, todo)))
 
     def _grow(self) -> None:
         """Find what else falls: in each file first, then what other files take part in."""
@@ -330,7 +330,7 @@ class Growth:
             if rest and not (len(rest) == 1 and isinstance(rest[0], ast.Return) and returned):
                 continue
             if function.key not in self.world.calls:
-                self.wanted.add(_handle(function))
+                self.wanted.add(handle(function))
                 continue
             if not rest:
                 returned = None
@@ -412,7 +412,7 @@ class Growth:
             candidates -= refused
         for key, name in candidates:
             function = by_key[key]
-            self.wanted.add(_handle(function))
+            self.wanted.add(handle(function))
             self.decisions.parameters.add((key, name))
         for key, name in self.decisions.parameters:
             if DUMP_WORD.search(name) and all(
@@ -443,7 +443,7 @@ class Growth:
         if not any(n in self._fed for n in var.loads) or all(s in self._gone for s in body):
             return False
         if function.key not in self.world.calls:
-            self.wanted.add(_handle(function))
+            self.wanted.add(handle(function))
             return False
         return True
 
@@ -845,7 +845,7 @@ class Growth:
                 return
 
 
-def _handle(function: Function) -> str:
+def handle(function: Function) -> str:
     """The name by which other files call a function: its class's for a constructor."""
     if function.owner is not None and function.name in ("__init__", "__call__"):
         return function.owner.node.name

@@ -635,7 +635,9 @@ class Renderer:
             inside = set(range(first, last + 1)) - set(self.lines)
             kept: int | None = None
             if inside and before == 0 and after == 0 and not begins_block and not top:
-                kept = max(inside)  # a blank line between removed statements parts what stands around them
+                kept = max(
+                    inside
+                )  # a blank line between removed statements parts what stands around them
             row: list[int] = []
             for line in [*range(start_line, end_line + 1), None]:
                 rule = self.lines.get(line, owner) if line is not None else None
@@ -663,4 +665,3 @@ def _parts(file: Code, node: ast.expr) -> int:
     return sum(
         t.kind in (tokenize.STRING, tokenize.FSTRING_START) for t in file.tokens_in(start, end)
     )
-

@@ -192,7 +192,9 @@ class Walk:
     def hook_result(self, node: ast.stmt) -> bool:
         """Whether a statement only returns what a hook gives back."""
         return (
-            isinstance(node, ast.Return) and node.value is not None and self.hook(node.value) is not None
+            isinstance(node, ast.Return)
+            and node.value is not None
+            and self.hook(node.value) is not None
         )
 
     def is_machinery(self, node: ast.expr) -> bool:
