@@ -895,7 +895,8 @@ class _Signatures:
             return None
         newline, unit = self.tree.module.default_newline, self.tree.module.default_indent
         rest = self._free_name(line.body[0])
-        targets = ", ".join(self.file.source(n) for n in extra)
+        used = {n.value for s in statements for n in self.tree.walk(s) if isinstance(n, cst.Name)}
+        targets = ", ".join(name if (name := self.file.source(n)) in used else "_" for n in extra)
         bound = f"{targets} = {rest} if len({rest}) == 3 else (None, None, None)"
         after = self._line_end(end)
         edits = [((after, after), f"{indent}{bound}{newline}")]
@@ -911,8 +912,8 @@ class _Signatures:
             lead = self.text[self._line_start(at) : at]
             if not isinstance(own, cst.SimpleStatementLine) or len(own.body) != 1 or lead.strip():
                 return None
-            used = {n.value for n in self.tree.walk(statement) if isinstance(n, cst.Name)}
-            name = next(self.file.source(n) for n in extra if self.file.source(n) in used & wanted)
+            named = {n.value for n in self.tree.walk(statement) if isinstance(n, cst.Name)}
+            name = next(n for e in extra if (n := self.file.source(e)) in named & wanted)
             edits.append(((at, at), f"if {name} is not None:{newline}{lead}{unit}"))
         return edits
 

@@ -197,12 +197,12 @@ TERNARY = "extra if len(extra) == 3 else (None, None, None)\n"
 EITHER = {
     "sown": (
         "  out, lb, z, c, s = layer(x)\n  self.sow(I, 'z', z)\n  return out, lb\n",
-        f"  out, lb, *extra = layer(x)\n  z, c, s = {TERNARY}"
+        f"  out, lb, *extra = layer(x)\n  z, _, _ = {TERNARY}"
         "  if z is not None:\n    self.sow(I, 'z', z)\n  return out, lb\n",
     ),
     "sown if there": (
         "  out, lb, z, c, s = layer(x)\n  if z is not None:\n    self.sow(I, 'z', z)\n  return out, lb\n",
-        f"  out, lb, *extra = layer(x)\n  z, c, s = {TERNARY}"
+        f"  out, lb, *extra = layer(x)\n  z, _, _ = {TERNARY}"
         "  if z is not None:\n    self.sow(I, 'z', z)\n  return out, lb\n",
     ),
     "appended": (
@@ -218,12 +218,12 @@ EITHER = {
     "name taken": (
         "  out, lb, z, c, extra = layer(x)\n  self.sow(I, 'z', z)\n  return out\n",
         "  out, lb, *extra_values = layer(x)\n"
-        "  z, c, extra = extra_values if len(extra_values) == 3 else (None, None, None)\n"
+        "  z, _, _ = extra_values if len(extra_values) == 3 else (None, None, None)\n"
         "  if z is not None:\n    self.sow(I, 'z', z)\n  return out\n",
     ),
     "comment behind the call": (
         "  out, lb, z, c, s = layer(x)  # experts\n  self.sow(I, 'z', z)\n  return out\n",
-        f"  out, lb, *extra = layer(x)  # experts\n  z, c, s = {TERNARY}"
+        f"  out, lb, *extra = layer(x)  # experts\n  z, _, _ = {TERNARY}"
         "  if z is not None:\n    self.sow(I, 'z', z)\n  return out\n",
     ),
 }
