@@ -230,9 +230,8 @@ RULES = (
 
 _LINTER_COMMENT = re.compile(r"#\s*(?:noqa|pylint:|type:|isort:|pyright:|mypy:|ruff:|pytype:)")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z")
-# The old package in the literal part of an f-string, followed by a name or by what is filled in.
-_DOTTED_PART = re.compile(rf"(?<![\w/.]){OLD_ROOT}\.[a-z_]")
-_CUT_NAME = re.compile(rf"(?<![\w/.]){OLD_ROOT}\.\Z")
+# A name of the old package in the literal part of an f-string that runs into what is filled in.
+_CUT_NAME = re.compile(rf"(?<![\w/.]){OLD_ROOT}\.[\w.]*\Z")
 _FROM = re.compile(r"from(?:[ \t\f]|\\\r?\n)*")
 _DOTS = re.compile(r"\.(?:[ \t\f.]|\\\r?\n)*")
 
@@ -1261,7 +1260,7 @@ class _Imports:
         for part, following in zip(parts, [*parts[1:], None], strict=True):
             if isinstance(part, cst.FormattedStringText):
                 cut = isinstance(following, cst.FormattedStringExpression)
-                if _DOTTED_PART.search(part.value) or (cut and _CUT_NAME.search(part.value)):
+                if cut and _CUT_NAME.search(part.value):
                     self._built(node)
                     return
             elif isinstance(part, cst.FormattedStringExpression):
