@@ -90,8 +90,10 @@ class Locations:
             p.split("/", 1)[0] for p, new in files.items() if "/" in p and new != p
         ) - {SOURCE_ROOT, OLD_ROOT}
         names: dict[str, set[str | None]] = defaultdict(set)
+        self._named: dict[str, list[str]] = defaultdict(list)
         for old, new in files.items():
             names[posixpath.basename(old)].add(posixpath.basename(new) if new else None)
+            self._named[posixpath.basename(old)].append(old)
         self.basenames = {
             old: next(iter(new))
             for old, new in names.items()
@@ -129,8 +131,12 @@ class Locations:
         path = self.project.canonical(path)
         return posixpath.dirname(self.files.get(path, path) or path)
 
-    def resolve(self, path: str) -> Place | None:
+    def resolve(self, path: str, recursive: bool = False) -> Place | None:
         """Where the old `path` (file, folder, or a pattern with holes) is now.
+
+        Args:
+            path: a path of the old tree.
+            recursive: whether a final `*` stands for all below a folder, not just what is in it.
 
         Returns:
             None when the old tree has no such path and none of its folders says where it would be.
@@ -138,8 +144,10 @@ class Locations:
         path = posixpath.normpath(path) if path else ""
         if path in ("", "."):
             return Place("")
+        if path == "tests":
+            return Place(path)  # what it holds went to its folders
         if _HOLE.search(path):
-            return self._pattern(path)
+            return self._pattern(path, recursive)
         for olds, new in ROOT_VARIABLES.values():
             if path in olds and (path in self._deep or path == self.old_package):
                 return Place(new)
@@ -152,7 +160,17 @@ class Locations:
         twins = self._lower.get(path.lower(), [])
         if len(twins) == 1 and self.files[twins[0]] is not None:
             return Place(self.files[twins[0]], False, f"the tree spells it {twins[0]}")
-        return self._below(path)
+        return self._namesake(path) or self._below(path)
+
+    def _namesake(self, path: str) -> Place | None:
+        """The only file of the old tree that has the name of a file that it does not have."""
+        name = posixpath.basename(path)
+        olds = self._named.get(name, []) if path.startswith(self.old_package) else []
+        if len(olds) != 1 or len(name) < 10 or self.files[olds[0]] is None:
+            return None
+        return Place(
+            self.files[olds[0]], False, f"no such file; the only one of that name was {olds[0]}"
+        )
 
     def _file(self, path: str) -> Place:
         placement = self.project.path(path)
@@ -214,11 +232,11 @@ class Locations:
             posixpath.join(living[0], below), False, f"no such file in the old tree; {folder} moved"
         )
 
-    def _pattern(self, path: str) -> Place | None:
+    def _pattern(self, path: str, recursive: bool) -> Place | None:
         parts = path.split("/")
         fixed = next(k for k, part in enumerate(parts) if _HOLE.search(part))
         folder, rest = "/".join(parts[:fixed]), "/".join(parts[fixed:])
-        if rest in _EVERYTHING and folder:
+        if folder and (rest in _EVERYTHING or (recursive and rest == "*")):
             place = self.resolve(folder)
             if place is None or place.new is None:
                 return place

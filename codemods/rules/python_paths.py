@@ -14,11 +14,11 @@ from codemods.engine.context import PythonFile
 from codemods.engine.scopes import dotted_name
 from codemods.engine.tree import children
 from codemods.rules.locations import ROOT_VARIABLES, SOURCE_ROOT
-from codemods.rules.references import Scanner, package_aliases
+from codemods.rules.references import Scanner, package_aliases, python_triggers
 from codemods.rules.shell import dump_parameters
 
 _DOTTED_ONLY = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\.?\Z")
-_ROOT_NAME = re.compile(rf"\b(?:{'|'.join(ROOT_VARIABLES)}|__file__)\b")
+_ROOT_NAME = re.compile(rf"(?:{'|'.join(ROOT_VARIABLES)}|__file__)\b")
 _UNCHANGED = frozenset(  # calls that give back the path that they are given
     {
         "abspath",
@@ -80,7 +80,7 @@ class _Paths:
             chain = self._chain(hit.start())
             if chain and self._is_root(chain[-1]):
                 self._expression(chain)
-        for hit in self.scanner.finder.finditer(text):
+        for hit in python_triggers(self.places.tops).finditer(text):
             self._at(hit.start())
         for hit in re.finditer("argus_dump_", text):
             chain = self._chain(hit.start())

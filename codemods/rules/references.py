@@ -27,6 +27,7 @@ _SOURCE_BEFORE = re.compile(rf"(?<![\w.])(?<!\w-){SOURCE_ROOT}/\Z")
 _DOTTED = re.compile(r"(?:\.[A-Za-z_]\w*)+")
 _MODULE = re.compile(r"(?:\.[A-Za-z_][\w-]*)*(?:\.\$\{?(?P<name>\w+)\}?(?P<after>[\w.{$-]*))?")
 _RUN_MODULE = re.compile(r"(?<![\w-])-m[ \t]*(?:\\\r?\n[ \t]*)?[\"']?\Z|[\"']-m[\"'],\s*[\"']\Z")
+_RUN_SWITCH = re.compile(r"\s-m\Z")
 _MODULE_KEY = re.compile(r"[\"']?module[\"']?\s*[:=]\s*[\"']?\Z")
 _IMPORT_BEFORE = re.compile(r"(?<!\w)(?:from|import)[ \t]+\Z")
 _IMPORTED = re.compile(r"[ \t]+import[ \t]+\(?((?:\w+(?:[ \t]+as[ \t]+\w+)?(?:[ \t]*,[ \t]*)?)+)")
@@ -39,6 +40,10 @@ _GITHUB = re.compile(
 _MAIN_BRANCHES = frozenset({"main", "master", "HEAD"})
 _FILE_SUFFIX = re.compile(
     r"\.(?:py|sh|ya?ml|md|rst|json|jsonl|toml|txt|cfg|ini|ipynb|Dockerfile|png|tsv|in|csv)\Z"
+)
+_RECURSIVE = re.compile(
+    r"(?:\A|/)(?:\.?codecov\.ya?ml|\.coveragerc|[\w.-]+\.toml|setup\.cfg|tox\.ini|\.\w+ignore|CODEOWNERS"
+    r"|\.pre-commit-config\.ya?ml)\Z"
 )
 _CHANGE_FOLDER = re.compile(r"\b(?:cd|pushd)[ \t]+[\"']?\Z")
 
@@ -106,20 +111,44 @@ def package_variables(text: str) -> dict[str, tuple[str, str]]:
 
 
 @lru_cache(maxsize=4)
+def python_triggers(tops: frozenset[str]) -> re.Pattern[str]:
+    """What a string or comment of a Python file holds if there is anything to look at in it."""
+    folders = "|".join(re.escape(top) for top in sorted(tops))
+    return re.compile(
+        rf"{OLD_ROOT}|[${{]MAXTEXT_|\$\{{MAXTEXT_" + (rf"|(?:{folders})[/.]" if folders else "")
+    )
+
+
+@lru_cache(maxsize=4)
 def _pattern(tops: frozenset[str], words: frozenset[str]) -> re.Pattern[str]:
     def either(names: frozenset[str]) -> str:
         ordered = sorted(names, key=lambda n: (-len(n), n))
         return "|".join(re.escape(name) for name in ordered) or r"(?!)"
 
+    variables = "|".join(ROOT_VARIABLES)
+    # Every branch begins with literal text, so that the search can skip; what may stand before a hit
+    # is asked afterwards (`_BOUNDARY`).
     return re.compile(
-        r"(?P<url>\b(?:https?|gs|s3|git\+https?|ssh|docker|file)://[^\s\"'`<>\\|()\[\]]*|\bgit@[^\s\"'`<>]+)"
-        rf"|(?P<env>\$\{{?(?:{'|'.join(ROOT_VARIABLES)})\b|\{{(?:{'|'.join(ROOT_VARIABLES)})(?=\}}))"
-        rf"|(?P<root>(?:(?<![\w-])|(?<=\s-m)){OLD_ROOT}(?![\w]))"
-        rf"|(?P<top>(?<![\w.@-])(?:{either(tops)})(?=[/.]))"
-        rf"|(?P<word>(?<!\w)(?:{either(words)})(?!\w))"
-        r"|(?P<al>(?<![A-Za-z])al_model(?![a-z0-9])[\w.-]*)"
-        r"|(?P<test>(?<![A-Za-z0-9])AlModel(?![a-z])\w*)"
+        r"(?P<url>(?:https?|gs|s3|git\+https?|ssh|docker|file)://[^\s\"'`<>\\|()\[\]]*|git@[^\s\"'`<>]+)"
+        rf"|(?P<env>\$\{{?(?:{variables})\b|\{{(?:{variables})(?=\}}))"
+        rf"|(?P<root>{OLD_ROOT}(?!\w))"
+        rf"|(?P<top>(?:{either(tops)})(?=[/.]))"
+        rf"|(?P<word>(?:{either(words)})(?!\w))"
+        r"|(?P<al>al_model(?![a-z0-9])[\w.-]*)"
+        r"|(?P<test>AlModel(?![a-z])\w*)"
     )
+
+
+# What must not stand before a hit.
+_BOUNDARY = {
+    "url": re.compile(r"\w"),
+    "env": re.compile(r"(?!)"),
+    "root": re.compile(r"[\w-]"),
+    "top": re.compile(r"[\w.@-]"),
+    "word": re.compile(r"\w"),
+    "al": re.compile(r"[A-Za-z]"),
+    "test": re.compile(r"[A-Za-z0-9]"),
+}
 
 
 class Scanner:
@@ -132,6 +161,7 @@ class Scanner:
         document: whether relative paths are links from this document (Markdown, reStructuredText).
         names: whether AL names are looked for too (in Python the renaming rules do that).
         open_end: whether what is scanned runs on into a part that is only known at run time.
+        recursive: whether `folder/*` means all below it, as in the patterns of coverage and git.
         roots: variables that this text gives another meaning than globals.py: name → (old folder, new folder).
     """
 
@@ -144,6 +174,7 @@ class Scanner:
         self.document = document
         self.names = names
         self.open_end = False
+        self.recursive = _RECURSIVE.search(file.path) is not None
         self.roots = package_variables(file.text)
         words = {*self.project.names, *self.places.basenames, "AL_MODEL"}
         if self.places.is_folder(AL_FOLDER):
@@ -155,10 +186,14 @@ class Scanner:
         position = start
         text = self.text
         while (hit := self.finder.search(text, position, end)) is not None:
+            kind = hit.lastgroup
+            assert kind is not None
+            if not self._stands_alone(kind, hit.start()):
+                position = hit.start() + 1
+                continue
             position = hit.end()
             if self.claims.holds(hit.start()):
                 continue
-            kind = hit.lastgroup
             if only_variables and kind != "env":
                 continue
             if kind == "url":
@@ -176,6 +211,14 @@ class Scanner:
                 self._model(hit.start(), hit.end())
             elif self.names:
                 self._test_name(hit.start(), hit.end())
+
+    def _stands_alone(self, kind: str, start: int) -> bool:
+        """Whether a hit is no part of a longer word."""
+        if _BOUNDARY[kind].match(self.text, start - 1, start) is None or start == 0:
+            return True
+        return (
+            kind == "root" and _RUN_SWITCH.search(self.text, max(0, start - 3), start) is not None
+        )
 
     def root_folder(self, variable: str) -> tuple[str, str]:
         """The folder that a MAXTEXT_* variable stands for in this text: (old path, new path)."""
@@ -241,6 +284,9 @@ class Scanner:
             by_path = self._module_by_path(old)
             if by_path is not None:
                 self.file.edit(RULE.module, (start, stop), by_path)
+                return stop
+            if target is None and (namesake := self._namesake(old)) is not None:
+                self.file.edit(RULE.folder, (start, stop), *namesake)
                 return stop
             problem = (
                 target.problem if target is not None else f"{old} is no module of the old tree"
@@ -326,6 +372,17 @@ class Scanner:
     @staticmethod
     def _is_sentence(old: str, rest: str, stop: int) -> bool:
         return rest == old.partition(".")[2] and rest[:1].isupper()
+
+    def _namesake(self, old: str) -> tuple[str, str] | None:
+        """For a module that the old tree does not have: the only one of that name, and a note."""
+        place = self.places.resolve(f"{SOURCE_ROOT}/{old.replace('.', '/')}.py")
+        if (
+            place is None
+            or place.new is None
+            or not place.note.startswith("no such file; the only")
+        ):
+            return None
+        return place.new.removeprefix("src/").removesuffix(".py").replace("/", "."), place.note
 
     def _module_by_path(self, old: str) -> str | None:
         """The module of a file whose name is no identifier (`evaluate-accuracy`)."""
@@ -422,7 +479,7 @@ class Scanner:
             folder = "/".join(outer)
             if self._relative_link(begin - len(folder) - 1, stop, folder):
                 return stop
-        place = self.places.resolve(old)
+        place = self.places.resolve(old, self.recursive)
         span = (begin, stop)
         if place is not None and place.left_out and self._drop(begin, stop):
             return stop
@@ -501,7 +558,7 @@ class Scanner:
             return stop
         if "/" not in old and not text[start:stop].endswith("/"):
             return after
-        place = self.places.resolve(old)
+        place = self.places.resolve(old, self.recursive)
         if place is None or place.new == old:
             return stop if place is not None else after
         span = (start, stop)

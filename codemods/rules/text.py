@@ -23,7 +23,6 @@ WORDS: tuple[bytes, ...] = (
     b"MAXTEXT_",
     b"al_model",
     b"ALModel",
-    b"AL",
     b"argus_dump_",
     b"tests/",
     b"tests.",
@@ -121,9 +120,10 @@ RULES = (
     Rule(
         "TXT006",
         "review",
-        "paths that follow from a folder: a pattern, a file that the tree does not have, a split folder",
-        "Rewritten where all that the folder (or pattern) holds moved to one place, or most of a split "
-        "folder did; listed otherwise.",
+        "paths that follow from a folder (a pattern, a split folder), and stale ones",
+        "Rewritten where all that the folder or pattern holds moved to one place, where most of a split "
+        "folder did, and where a file or module that the old tree does not have can only mean the one "
+        "file of that name; listed otherwise.",
         (
             Example(
                 "ls src/MaxText/configs/quantization/${NAME}.json\n",

@@ -261,6 +261,22 @@ def test_split_folder_says_where_its_files_went() -> None:
     assert "src/maxtext/models (1)" in run.file.edits[0].reason
 
 
+def test_stale_reference_to_the_only_file_of_a_name() -> None:
+    project = make_project(
+        **{"src/MaxText/utils/llama_ckpt.py": "src/maxtext/checkpoint_conversion/llama_ckpt.py"}
+    )
+    run = migrate("python3 -m MaxText.llama_ckpt; cat src/MaxText/llama_ckpt.py\n", project=project)
+    assert run.text == (
+        "python3 -m maxtext.checkpoint_conversion.llama_ckpt; cat src/maxtext/checkpoint_conversion/llama_ckpt.py\n"
+    )
+    assert run.rules == {"TXT006"}
+
+
+def test_patterns_of_tools_reach_below_a_folder() -> None:
+    assert migrate("src/MaxText/*\ntests/*\n", ".gitignore").text == "src/maxtext/*\ntests/*\n"
+    assert migrate("ls src/MaxText/*\n").listed == ["src/MaxText/*"]
+
+
 def test_url_of_the_main_branch_is_rewritten() -> None:
     base = "https://github.com/AI-Hypercomputer/maxtext/blob/main"
     run = migrate(
