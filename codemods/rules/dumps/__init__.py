@@ -26,7 +26,7 @@ from codemods.rules.dumps.planning import (
     plan,
     survey,
 )
-from codemods.rules.dumps.strip import CALL, DECORATOR, IMPORT, MANUAL, VALUE
+from codemods.rules.dumps.questions import CALL, DECORATOR, IMPORT, MANUAL, VALUE
 from codemods.rules.dumps.values import Hook, World
 
 __all__ = ["RULES", "WORDS", "DumpFacts", "DumpPlan", "gather", "plan", "python", "survey"]

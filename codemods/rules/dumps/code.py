@@ -246,7 +246,8 @@ class Code:
     ) -> Span:
         """The node's characters, without brackets around it; a definition's without its decorators."""
         end_line, end_column = node.end_lineno, node.end_col_offset
-        assert end_line is not None and end_column is not None
+        assert end_line is not None
+        assert end_column is not None
         return self.offset(node.lineno, node.col_offset), self.offset(end_line, end_column)
 
     def source(self, node: ast.expr | ast.stmt) -> str:
@@ -491,9 +492,9 @@ class Code:
                 )
                 scope.var(bound).stores.append(Store("import", alias, node))
             return
-        if isinstance(node, ast.ExceptHandler) and node.name:
-            scope.var(node.name).stores.append(Store("other", node, stmt))
-        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+        if (isinstance(node, ast.ExceptHandler) and node.name) or (
+            isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name
+        ):
             scope.var(node.name).stores.append(Store("other", node, stmt))
         elif isinstance(node, ast.MatchMapping) and node.rest:
             scope.var(node.rest).stores.append(Store("other", node, stmt))
@@ -505,8 +506,8 @@ class Code:
         ):
             for var in scope.names.values():
                 var.pinned = True
-        for child in ast.iter_child_nodes(node):
-            self._visit(child, scope, qualname, owner, stmt)
+        for part in ast.iter_child_nodes(node):
+            self._visit(part, scope, qualname, owner, stmt)
 
     def _store(self, node: ast.Name, scope: Scope, store: Store) -> None:
         var = scope.var(node.id)
@@ -652,10 +653,30 @@ def _arguments(node: ast.arguments) -> Iterator[ast.arg]:
 
 
 def _is_keyword(name: str) -> bool:
-    return (
-        name
-        in (
-            "return yield await in is not and or if else elif while for lambda assert del raise from with as "
-            "print import except case match"
-        ).split()
-    )
+    return name in [
+        "return",
+        "yield",
+        "await",
+        "in",
+        "is",
+        "not",
+        "and",
+        "or",
+        "if",
+        "else",
+        "elif",
+        "while",
+        "for",
+        "lambda",
+        "assert",
+        "del",
+        "raise",
+        "from",
+        "with",
+        "as",
+        "print",
+        "import",
+        "except",
+        "case",
+        "match",
+    ]

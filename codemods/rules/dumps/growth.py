@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 
 from codemods.rules.dumps.code import Class, Code, Function, FunctionNode, Store, Var
-from codemods.rules.dumps.strip import Decisions, Finding, Walk
+from codemods.rules.dumps.questions import Decisions, Finding
+from codemods.rules.dumps.strip import Walk
 from codemods.rules.dumps.values import (
     DUMP_WORD,
     UNKNOWN,
@@ -202,9 +203,10 @@ class Growth:
                     "builtins.callable",
                 ):
                     continue
-                if call.args and node is call.args[0] and self.world.values(file, call) - {UNKNOWN}:
-                    if self._followed(file, call):
-                        continue
+                first = bool(call.args) and node is call.args[0]
+                known = first and self.world.values(file, call) - {UNKNOWN}
+                if known and self._followed(file, call):
+                    continue
                 return False
             if isinstance(callee, Callee):
                 function = self.world.functions.get(callee.key)
@@ -251,9 +253,10 @@ class Growth:
         for file in self.files:
             walk = self.walks[file]
             for node in file.parents:
-                if isinstance(node, ast.keyword) and node.arg and DUMP_WORD.search(node.arg):
-                    if walk.off(node.value) == "off":
-                        off_names.add(node.arg)
+                if not isinstance(node, ast.keyword) or not node.arg:
+                    continue
+                if DUMP_WORD.search(node.arg) and walk.off(node.value) == "off":
+                    off_names.add(node.arg)
         for function in self._functions():
             for name in function.names:
                 key = (function.key, name)
@@ -264,11 +267,12 @@ class Growth:
                     isinstance(default, ast.Constant) and not default.value
                 ):
                     continue
-                if self._fed_by_dumper(function, name):
-                    self.decisions.flags.add(key)
-                elif default is not None and (
-                    self._guards_hook(function, name)
-                    or (name in off_names and self._uses_machinery(function.module))
+                if self._fed_by_dumper(function, name) or (
+                    default is not None
+                    and (
+                        self._guards_hook(function, name)
+                        or (name in off_names and self._uses_machinery(function.module))
+                    )
                 ):
                     self.decisions.flags.add(key)
 
@@ -287,9 +291,10 @@ class Growth:
             return False
         for load in var.loads:
             statement = file.statement_of(load)
-            if isinstance(statement, ast.If) and load in set(ast.walk(statement.test)):
-                if any(self.walks[file].holds_hook(s) for s in statement.body):
-                    return True
+            if not isinstance(statement, ast.If) or load not in set(ast.walk(statement.test)):
+                continue
+            if any(self.walks[file].holds_hook(s) for s in statement.body):
+                return True
         return False
 
     def _uses_machinery(self, file: Code) -> bool:
@@ -380,9 +385,9 @@ class Growth:
                 for key, value in zip(display.keys, display.values, strict=True):
                     if not isinstance(key, ast.Constant) or key.value not in self.decisions.names:
                         continue
-                    if all(self._spread(file, load) for load in var.loads) and var.loads:
-                        if not self.walks[file].effects(value):
-                            self.decisions.keys.add(key)
+                    spread = var.loads and all(self._spread(file, load) for load in var.loads)
+                    if spread and not self.walks[file].effects(value):
+                        self.decisions.keys.add(key)
 
     @staticmethod
     def _spread(file: Code, load: ast.expr) -> bool:
@@ -410,11 +415,9 @@ class Growth:
             if not refused:
                 break
             candidates -= refused
-        for key, name in candidates:
-            function = by_key[key]
-            self.wanted.add(handle(function))
-            self.decisions.parameters.add((key, name))
-        for key, name in self.decisions.parameters:
+        self.decisions.parameters |= candidates
+        self.wanted.update(handle(by_key[owner]) for owner, _ in candidates)
+        for _, name in self.decisions.parameters:
             if DUMP_WORD.search(name) and all(
                 (f.key, name) in self.decisions.parameters
                 for f in by_key.values()
@@ -562,17 +565,16 @@ class Growth:
             private = name.startswith("_") or DUMP_WORD.search(name)
             if not hooked and not (private and self.whole and any(n in self._fed for n in loads)):
                 continue
-            if any(self.walks[f].effects(v) for f, v in stored):
-                if not hooked:
-                    file, value = stored[0]
-                    self._block(
-                        (key, name),
-                        file,
-                        value,
-                        f"attribute `{name}` only fed dumps, but what it is set to may do something",
-                        "remove it",
-                    )
-                    continue
+            if any(self.walks[f].effects(v) for f, v in stored) and not hooked:
+                file, value = stored[0]
+                self._block(
+                    (key, name),
+                    file,
+                    value,
+                    f"attribute `{name}` only fed dumps, but what it is set to may do something",
+                    "remove it",
+                )
+                continue
             self.wanted.add(name)
             self.decisions.attributes.add((key, name))
 
@@ -649,13 +651,15 @@ class Growth:
             return "other files may call the function"
         for file in self.files:
             for node in file.parents:
-                if isinstance(node, ast.Call) and any(
-                    k.arg in ("out_shardings", "out_specs", "out_axes") for k in node.keywords
+                if (
+                    isinstance(node, ast.Call)
+                    and any(
+                        k.arg in ("out_shardings", "out_specs", "out_axes") for k in node.keywords
+                    )
+                    and function.key
+                    in {v.key for v in self.world.values(file, node) if isinstance(v, Callee)}
                 ):
-                    if function.key in {
-                        v.key for v in self.world.values(file, node) if isinstance(v, Callee)
-                    }:
-                        return "the shardings of its results are given by position"
+                    return "the shardings of its results are given by position"
         for file, call, _ in self.world.calls.get(function.key, ()):
             if not any(
                 isinstance(v, Callee) and v.key == function.key
@@ -691,12 +695,12 @@ class Growth:
             walk = self.walks[file]
             exported = _exported(file)
             for statement in file.parents:
-                if isinstance(statement, ast.Try) and statement not in decisions.tries:
-                    if walk.only_imports_hooks(statement) and not any(
-                        self._needed(file, var) for var in _bound_in(file, statement)
-                    ):
-                        decisions.tries.add(statement)
-                        decisions.variables.update(_bound_in(file, statement))
+                if not isinstance(statement, ast.Try) or not walk.only_imports_hooks(statement):
+                    continue
+                bound = _bound_in(file, statement)
+                if not any(self._needed(file, var) for var in bound):
+                    decisions.tries.add(statement)
+                    decisions.variables.update(bound)
             candidates: list[Var] = []
             for var in all_vars(file):
                 if var in decisions.variables or not var.stores or var.pinned:
@@ -706,9 +710,9 @@ class Growth:
                 machinery = any(world.is_machinery(v) for v in world.of_var(file, var))
                 if var.scope.kind == "class" and not machinery:
                     continue
-                if not machinery and (not var.loads and not self._was_fed(file, var)):
-                    if not self._dead_result_target(file, var):
-                        continue
+                read = var.loads or self._was_fed(file, var) or self._dead_result_target(file, var)
+                if not machinery and not read:
+                    continue
                 if self._needed(file, var) or (var.name in exported and not machinery):
                     continue
                 candidates.append(var)
@@ -735,7 +739,7 @@ class Growth:
                             self.wanted.add(var.name)
                 else:
                     self._explain(file, var)
-        for key, hook in world.inert.items():
+        for key in world.inert:
             function = world.functions[key]
             if key in decisions.functions or function.owner is None:
                 continue
@@ -793,7 +797,9 @@ class Growth:
         if statement is None:
             return False
         parent = file.parents.get(statement)
-        if parent in self.decisions.tries or file.parents.get(parent) in self.decisions.tries:  # type: ignore[arg-type]
+        if isinstance(parent, ast.ExceptHandler):
+            parent = file.parents.get(parent)
+        if isinstance(parent, ast.Try) and parent in self.decisions.tries:
             return True
         if store.kind == "import":
             return all(s.kind == "import" for s in var.stores) or in_import_try(file, store)

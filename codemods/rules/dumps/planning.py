@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from codemods.engine.edits import Edit, Site, apply, settle
 from codemods.rules.dumps.code import Code, Span
 from codemods.rules.dumps.growth import Growth, handle
+from codemods.rules.dumps.questions import MANUAL, Finding
 from codemods.rules.dumps.render import Renderer
-from codemods.rules.dumps.strip import MANUAL, Finding
 from codemods.rules.dumps.values import (
     DEFAULT_MODULE,
     Callee,

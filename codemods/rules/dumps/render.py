@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from codemods.engine.edits import Edit
 from codemods.rules.dumps.code import Code, Span, Token
-from codemods.rules.dumps.strip import RESULT, Finding, Operation, is_elif, spreads
+from codemods.rules.dumps.questions import RESULT, Finding, Operation, is_elif, spreads
 
 _PRECEDENCE: dict[type, int] = {
     ast.Or: 3,
@@ -347,13 +347,14 @@ class Renderer:
         for line in range(file.line_of(colon.end) + 1, file.line_of(file.span(body[-1])[1]) + 1):
             begin, end = file.line_span(line)
             extra = len(inner) - len(outer)
-            if line not in keep and not file.text[
-                begin + len(outer) : begin + len(outer) + extra
-            ].strip(" \t"):
-                if file.text[begin:end].strip():
-                    self.cuts.append(
-                        (begin + len(outer), begin + len(outer) + extra, self.rule, self.reason)
-                    )
+            if (
+                line not in keep
+                and not file.text[begin + len(outer) : begin + len(outer) + extra].strip(" \t")
+                and file.text[begin:end].strip()
+            ):
+                self.cuts.append(
+                    (begin + len(outer), begin + len(outer) + extra, self.rule, self.reason)
+                )
 
     def _string_lines(self, start: int, end: int) -> set[int]:
         """Lines that begin inside a string."""
@@ -380,7 +381,8 @@ class Renderer:
 
     def keep_part(self, operation: Operation) -> None:
         outer, inner = operation.nodes
-        assert isinstance(outer, ast.expr) and isinstance(inner, ast.expr)
+        assert isinstance(outer, ast.expr)
+        assert isinstance(inner, ast.expr)
         file = self.file
         begin, end = file.span(outer)
         start, stop = file.outer_span(inner)
@@ -394,14 +396,16 @@ class Renderer:
             self.cut(begin, start)
             self.cut(stop, end)
             return
-        parent, child = file.parents.get(outer), outer
+        parent: ast.AST | None = file.parents.get(outer)
+        child: ast.expr = outer
         while parent is not None and self._kept.get(parent) is child:
             if isinstance(parent, ast.Call):  # it says whether there are brackets
                 self.cut(begin, start)
                 self.cut(stop, end)
                 return
             assert isinstance(parent, ast.expr)
-            parent, child = file.parents.get(parent), parent
+            child = parent
+            parent = file.parents.get(child)
         number = isinstance(final, ast.Constant) and isinstance(final.value, (int, float, complex))
         if (
             precedence(final) < needed(parent, child)
@@ -414,7 +418,8 @@ class Renderer:
             )
         ):
             bracket = file.next_code(file.outer_span(outer.func)[1])
-            assert bracket is not None and bracket.text == "("
+            assert bracket is not None
+            assert bracket.text == "("
             self.cut(begin, bracket.start)
             self.cut(bracket.end, start)
             self.cut(stop, end - 1)
@@ -434,20 +439,22 @@ class Renderer:
         items: list[ast.AST]
         spans: list[Span]
         if isinstance(node, ast.Call):
-            items = sorted([*node.args, *node.keywords], key=lambda n: (n.lineno, n.col_offset))
-            spans = [
-                file.outer_span(n) if isinstance(n, ast.expr) else self._keyword_span(n)  # type: ignore[arg-type]
-                for n in items
-            ]
+            given: list[tuple[Span, ast.AST]] = [(file.outer_span(a), a) for a in node.args]
+            for keyword in node.keywords:
+                given.append((self._keyword_span(keyword), keyword))
+            given.sort(key=lambda entry: entry[0])
+            items = [item for _, item in given]
+            spans = [span for span, _ in given]
         elif isinstance(node, ast.Dict):
             items = [k if k is not None else v for k, v in zip(node.keys, node.values, strict=True)]
             spans = []
             for key, value in zip(node.keys, node.values, strict=True):
                 start, end = file.outer_span(value)
-                if key is None:
-                    start = self.keyword_before("**", start).start
-                else:
-                    start = file.outer_span(key)[0]
+                start = (
+                    self.keyword_before("**", start).start
+                    if key is None
+                    else file.outer_span(key)[0]
+                )
                 spans.append((start, end))
         elif isinstance(node, (ast.With, ast.AsyncWith)):
             items = list(node.items)
@@ -491,14 +498,12 @@ class Renderer:
         entries: list[tuple[Span, bool]] = []
         last = 0
         everything = [*positional, *arguments.kwonlyargs]
-        for argument in (*everything, arguments.vararg, arguments.kwarg):
-            if argument is None:
-                continue
+        stars = [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
+        for argument in (*everything, *stars):
             start, end = file.span(argument)
-            if argument in (arguments.vararg, arguments.kwarg):
-                start = self.keyword_before(
-                    "*" if argument is arguments.vararg else "**", start
-                ).start
+            if argument in stars:
+                word = "*" if argument is arguments.vararg else "**"
+                start = self.keyword_before(word, start).start
             if argument in defaults:
                 end = file.outer_span(defaults[argument])[1]
             entries.append(((start, end), argument in operation.items))
