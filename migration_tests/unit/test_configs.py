@@ -104,7 +104,7 @@ def test_unknown_keys_are_listed_where_the_fields_are_known() -> None:
 
 def test_base_config_is_found_from_the_new_place() -> None:
     project = make_project(
-        **{
+        extra={
             "src/MaxText/configs/inference.yml": "src/maxtext/configs/inference/inference.yml",
             "src/MaxText/configs/v5e/a.yml": "src/maxtext/configs/tpu/v5e/a.yml",
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -59,9 +60,11 @@ def dotted(path: str) -> str:
     return path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def make_project(fields: frozenset[str] | None = None, **extra: str | None) -> Project:
+def make_project(
+    fields: frozenset[str] | None = None, extra: Mapping[str, str | None] | None = None
+) -> Project:
     """A checkout with the files of PATHS."""
-    paths = {**PATHS, **extra}
+    paths = {**PATHS, **(extra or {})}
     modules = {dotted(p): (dotted(n) if n else None) for p, n in paths.items() if p.endswith(".py")}
     sources = {p: OLD.get(p, b"") for p in paths if p.endswith(".py")}
     target = {n: OLD.get(p, b"") for p, n in paths.items() if n and n.endswith(".py")}
@@ -263,7 +266,7 @@ def test_split_folder_says_where_its_files_went() -> None:
 
 def test_stale_reference_to_the_only_file_of_a_name() -> None:
     project = make_project(
-        **{"src/MaxText/utils/llama_ckpt.py": "src/maxtext/checkpoint_conversion/llama_ckpt.py"}
+        extra={"src/MaxText/utils/llama_ckpt.py": "src/maxtext/checkpoint_conversion/llama_ckpt.py"}
     )
     run = migrate("python3 -m MaxText.llama_ckpt; cat src/MaxText/llama_ckpt.py\n", project=project)
     assert run.text == (

@@ -171,7 +171,9 @@ def test_package_folder_under_another_name() -> None:
 
 def test_lines_of_a_join_stay_lines() -> None:
     project = make_project(
-        **{"src/MaxText/inference/configs/multi/a.yml": "src/maxtext/configs/inference/many/a.yml"}
+        extra={
+            "src/MaxText/inference/configs/multi/a.yml": "src/maxtext/configs/inference/many/a.yml"
+        }
     )
     before = (
         'p = os.path.join(\n    MAXTEXT_REPO_ROOT,\n    "src",\n    "MaxText",\n    "inference",\n'
