@@ -166,7 +166,8 @@ RULES = (
         "Attributes, paths and patterns take the new name. Where code asks for old names (a key or member of "
         "a table, a comparison) they must stay readable: a table gets the new name beside the old one, "
         "which is listed; a comparison is listed and left. `DeepSeekMoeBlock_0` is upstream's own name "
-        "too; it changes only as an attribute of a layer class of the model.",
+        "too; it changes only as an attribute of a layer class of the model. The layer's `attention`, upstream's "
+        "`self_attention`, is listed where it is assigned.",
         (
             Example(
                 'LEGACY = {\n    "ALMoeBlock_0": "experts",\n}\n',
@@ -787,6 +788,19 @@ class _Renames(Doubled):
             )
         elif (id(self.file.scopes.module), name) not in self.kept:
             self._choose_by_index(definition)
+            self._attention(definition)
+
+    def _attention(self, base: cst.ClassDef) -> None:
+        """`self.attention` of the layer is a checkpoint name too, but `attention` alone is too common a word."""
+        for node in self.tree.walk(base):
+            if isinstance(node, cst.AssignTarget) and dotted_name(node.target) == "self.attention":
+                self._list(
+                    "REN006",
+                    self.file.span(node.target),
+                    "checkpoints know the layer's attention as `attention`; upstream's name is `self_attention`",
+                    "rename the attribute with its uses, or leave it to the conversion of checkpoints",
+                )
+                return
 
     def _choose_by_index(self, base: cst.ClassDef) -> None:
         """Give the base class a `__new__` that picks the subclass by the layer index."""

@@ -94,7 +94,8 @@ RULES = (
         "parameters that got another name or take the config now",
         "`model_name` → `config` where the argument is `<config>.model_name`; `eps` → `epsilon`. "
         "`create_nnx_model`, now `from_pretrained`, returns the model alone when it is given a mesh: "
-        "`[0]` and an unused second name go.",
+        "`[0]` and an unused second name go. Where the checkout carries the old definition along under its old "
+        "name, the call fits that one and is listed instead (API003).",
         (
             Example(
                 "from MaxText.multimodal_utils import get_image_offsets\n\n\n"

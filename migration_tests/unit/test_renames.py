@@ -301,6 +301,13 @@ def test_without_a_docstring_the_choice_stands_first():
     assert "class Ling2DecoderLayer(nnx.Module):\n" + NEW + "\n  def __init__" in result.text
 
 
+def test_the_attention_of_the_layer_is_listed():
+    text = MODEL.replace("    self.config = config\n", "    self.attention = f(config)\n")
+    result = rename(text)
+    assert "    self.attention = f(config)\n" in result.text
+    assert "self.attention" in result.sites
+
+
 NO_CHOICE = {
     "no index": MODEL.replace("layer_idx: int, ", "").replace(
         "    self.layer_idx = layer_idx\n", ""
