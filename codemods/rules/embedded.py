@@ -6,6 +6,7 @@ Python rules run over it as over a file; their edits and sites are carried back 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -32,6 +33,7 @@ class Piece:
         escape: how replacements are written in the host.
         masks: placeholder → what stands in the host for it (shell expansions of the same length).
         prefix: what the host writes before each line of the piece (indentation, `> `, `>>> `).
+        one_line: whether it has to stay on one line, so that statements are parted by `;`.
     """
 
     text: str = ""
@@ -40,6 +42,7 @@ class Piece:
     escape: Escape = plain
     masks: dict[str, str] = field(default_factory=dict)
     prefix: str = ""
+    one_line: bool = False
 
     def add(self, text: str, start: int) -> None:
         """Append text that stands in the host as it is, from `start` on."""
@@ -81,7 +84,9 @@ class Piece:
                 continue
             for mask, original in self.masks.items():
                 new = new.replace(mask, original)
-            if self.prefix:
+            if self.one_line:
+                new = re.sub(r"\n[ \t]*", "; ", new)
+            elif self.prefix:
                 new, start = self._with_prefix(edit, new, start)
             new, start, end = self.escape(new, start, end)
             group = f"{name}:{edit.group}" if edit.group else ""

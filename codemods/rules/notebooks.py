@@ -32,6 +32,7 @@ _PYTHON_CELLS = frozenset({"time", "timeit", "capture", "prun", "python", "pytho
 class _Cell:
     kind: str = ""
     strings: list[Span] = field(default_factory=list)  # of the source's JSON strings, with quotes
+    listed: bool = False  # whether the source is a list of lines
 
 
 def text(file: TextFile) -> None:
@@ -41,12 +42,14 @@ def text(file: TextFile) -> None:
     except JSONDecodeError:
         scan_text(file, document=False)
         return
-    shell_lines = Piece(escape=_Writer(file.text))
+    writer = _Writer(file.text)
+    shell_lines = Piece(escape=writer)
     documents: list[Piece] = []
     code: list[Piece] = []
     for cell in _cells(file.text):
         piece = _decoded(file.text, cell.strings)
-        piece.escape = shell_lines.escape
+        piece.escape = writer
+        writer.items.update(start for start, _ in cell.strings if cell.listed)
         magic = _CELL_MAGIC.match(piece.text)
         if cell.kind != "code":
             documents.append(piece)
@@ -149,6 +152,7 @@ class _Writer:
 
     def __init__(self, host: str) -> None:
         self.host = host
+        self.items: set[int] = set()  # where the strings of lists begin
 
     def __call__(self, new: str, start: int, end: int) -> tuple[str, int, int]:
         host = self.host
@@ -174,9 +178,11 @@ class _Writer:
         """What stands between two lines of the list that `start` lies in; "" for a single string."""
         host = self.host
         line_start = host.rfind("\n", 0, start) + 1
-        indent = re.match(r'[ \t]*(?=")', host[line_start:start])
+        quote = re.compile(r'[ \t]*(?=")').match(host, line_start)
+        if quote is None or quote.end() not in self.items:
+            return ""
         newline = "\r\n" if host[line_start - 2 : line_start] == "\r\n" else "\n"
-        return f'",{newline}{indent.group()}"' if indent else ""
+        return f'",{newline}{quote.group()}"'
 
     def _without_item(self, start: int, end: int) -> tuple[str, int, int]:
         """A line of the list falls away with its quotes and one comma."""
@@ -228,6 +234,7 @@ def _cells(text: str) -> Iterator[_Cell]:
                 cell.kind = json.loads(string)
             elif keys[:1] == ["cells"] and keys[2:] in (["source"], ["source", "[]"]):
                 cell.strings.append(span)
+                cell.listed = len(keys) == 4
 
 
 def _decoded(text: str, strings: list[Span]) -> Piece:

@@ -318,7 +318,7 @@ class Scanner:
         target, rest = resolved if resolved is not None else (None, "")
         if target is None or (target.name is None and rest):
             first = old.split(".")[1]
-            if target is not None and rest and self._is_sentence(old, rest, stop):
+            if target is not None and rest and self._is_sentence(old, rest):
                 return after
             if first[:1].isupper() and text[start - 1 : start] not in "`\"'":
                 return after  # the product's name, and a sentence that begins without a space
@@ -370,7 +370,8 @@ class Scanner:
         return names.end() if names else stop
 
     @staticmethod
-    def _is_sentence(old: str, rest: str, stop: int) -> bool:
+    def _is_sentence(old: str, rest: str) -> bool:
+        """`MaxText.Then`: the product's name and the next sentence."""
         return rest == old.partition(".")[2] and rest[:1].isupper()
 
     def _namesake(self, old: str) -> tuple[str, str] | None:

@@ -101,6 +101,7 @@ def _commands(text: str) -> Iterator[tuple[Piece, Span]]:
             position += 1
         if position == len(text):
             continue
+        piece.one_line = "\n" not in piece.text
         if quote == '"':
             mask_expansions(piece)
             piece.escape = _double_quoted

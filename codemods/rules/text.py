@@ -282,6 +282,8 @@ _IMPORT_LINE = re.compile(
     r"|import[ \t]+(?:MaxText|ALModel)[\w.]*(?:[ \t]+as[ \t]+\w+)?))",
     re.MULTILINE,
 )
+_LEAD = re.compile(r"[ \t]*(?:[#>*-]+[ \t]+)?(?:>>> )?")
+_LINE_END = re.compile(r"[ \t]*(?:\r?\n|\Z)")
 _LINK = re.compile(
     r"\]\(<?(?P<md>(?![a-z][a-z+.-]*:|[#/$])[^)\s#?<>{}]+)"
     r"|(?:src|href)=[\"'](?P<html>(?![a-z][a-z+.-]*:|[#/$])[^\"'\s#?<>{}]+)"
@@ -348,7 +350,9 @@ def scan_text(
         stop -= len(found["code"]) - len(found["code"].rstrip(" \t,."))
         if scanner.claims.holds(start):
             continue
-        piece = Piece()
+        lead = file.text[file.text.rfind("\n", 0, start) + 1 : start]
+        alone = _LEAD.fullmatch(lead) is not None and _LINE_END.match(file.text, stop) is not None
+        piece = Piece(prefix=lead, one_line=not alone)
         piece.add(file.text[start:stop], start)
         if embedded.run(file, piece, f"import{start}") is None:
             scanner.claims.add(start, stop)

@@ -91,6 +91,15 @@ def test_source_as_one_string_and_escapes() -> None:
     )
 
 
+def test_one_string_on_a_line_of_its_own() -> None:
+    cell = {"cell_type": "code", "source": "from MaxText import max_utils, train\n", "outputs": []}
+    before = json.dumps({"cells": [cell], "nbformat": 4}, indent=1)
+    run = migrate(before, "nb/a.ipynb")
+    assert sources(run.text) == [
+        "from maxtext.utils import max_utils\nfrom maxtext.trainers.pre_train import train\n"
+    ]
+
+
 def test_outputs_and_metadata_are_never_touched() -> None:
     output = {"output_type": "stream", "text": ["from MaxText.train import main\n"]}
     before = notebook(code("x = 1", outputs=[output]))

@@ -109,6 +109,27 @@ def test_python_command() -> None:
     assert migrate(before).text == after
 
 
+ONE_LINE = "from maxtext.utils import max_utils; from maxtext.trainers.pre_train import train"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "  # from MaxText import max_utils, train\n",
+            "  # from maxtext.utils import max_utils\n  # from maxtext.trainers.pre_train import train\n",
+        ),
+        ("`from MaxText import max_utils, train` it is\n", f"`{ONE_LINE}` it is\n"),
+        (
+            'python3 -c "from MaxText import max_utils, train; train.main()"\n',
+            f'python3 -c "{ONE_LINE}; train.main()"\n',
+        ),
+    ],
+)
+def test_an_import_that_is_split_stays_where_it_can_stand(before: str, after: str) -> None:
+    assert migrate(before).text == after
+
+
 def test_code_blocks_of_documents() -> None:
     before = (
         "Intro to MaxText:\n\n1. Run\n\n   ```python\n   from MaxText import max_utils as mu, train\n"
