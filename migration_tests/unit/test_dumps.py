@@ -1060,6 +1060,95 @@ FLAGS = [
     ),
 ]
 
+MORE = [
+    case(
+        "enumerate",
+        "def f(xs):\n  for i, x in enumerate(xs):\n    _dump(f'x{i}', x)\n    print(x)\n",
+        "def f(xs):\n  for x in xs:\n    print(x)\n",
+    ),
+    case(
+        "enumerate in brackets",
+        "def f(xs, ys):\n  for (i, (x, y)) in enumerate(zip(xs, ys)):\n    _dump(f'x{i}', x)\n    print(x, y)\n",
+        "def f(xs, ys):\n  for (x, y) in zip(xs, ys):\n    print(x, y)\n",
+    ),
+    case(
+        "enumerate with a use",
+        "def f(xs):\n  for i, x in enumerate(xs):\n    _dump(f'x{i}', x)\n    print(x)\n  return i\n",
+        "def f(xs):\n  for i, x in enumerate(xs):\n    print(x)\n  return i\n",
+    ),
+    case(
+        "enumerate from one",
+        "def f(xs):\n  for i, x in enumerate(xs, 1):\n    _dump(f'x{i}', x)\n    print(x)\n",
+        "def f(xs):\n  for i, x in enumerate(xs, 1):\n    print(x)\n",
+    ),
+    case(
+        "import in the block",
+        "def f(x, cfg):\n  if cfg.debug:\n    import numpy as np\n    _dump('a', np.asarray(x))\n  return x\n",
+        "def f(x, cfg):\n  return x\n",
+    ),
+    case(
+        "import of the hook in a function",
+        "def f(x):\n  from MaxText.utils.argus_utils import dump_tensor\n  dump_tensor('a', x)\n",
+        "def f(x):\n  pass\n",
+    ),
+    case(
+        "field given by replace",
+        "import dataclasses\n\n\n@dataclasses.dataclass\nclass O:\n  a: int = 1\n  prefix: str = 'p'\n\n\n"
+        "def f(x, o: O):\n  _dump(o.prefix, x)\n  return x * o.a\n\n\nprint(f(1, dataclasses.replace(O(), prefix='q')))\n",
+        "import dataclasses\n\n\n@dataclasses.dataclass\nclass O:\n  a: int = 1\n  prefix: str = 'p'\n\n\n"
+        "def f(x, o: O):\n  return x * o.a\n\n\nprint(f(1, dataclasses.replace(O(), prefix='q')))\n",
+        "dataclasses.replace",
+    ),
+    case(
+        "value of a function that only dumps",
+        "def _say(x):\n  _dump('a', x)\n\n\ndef f(x):\n  y = _say(x)\n  return y\n",
+        "def _say(x):\n  pass\n\n\ndef f(x):\n  y = _say(x)\n  return y\n",
+    ),
+    case(
+        "flag of a while",
+        "def f(x, dump_enabled=False):\n  while dump_enabled:\n    _dump('a', x)\n  return x\n",
+        "def f(x):\n  return x\n",
+    ),
+    case(
+        "method called on something unknown",
+        "class A:\n\n  def g(self, x, label):\n    _dump(label, x)\n    return x * 2\n\n\n"
+        "def f(obj):\n  return A().g(1, 'b') + obj.g(1, 'a')\n",
+        "class A:\n\n  def g(self, x, label):\n    return x * 2\n\n\n"
+        "def f(obj):\n  return A().g(1, 'b') + obj.g(1, 'a')\n",
+        "def g(self, x, label):",
+    ),
+    case(
+        "same call, another function",
+        "def f(x, label):\n  _dump(label, x)\n  return x * 2\n\n\ndef k(x, label):\n  return label\n\n\n"
+        "h = f if jax else k\nprint(h(1, 'a'))\n",
+        "def f(x, label):\n  return x * 2\n\n\ndef k(x, label):\n  return label\n\n\n"
+        "h = f if jax else k\nprint(h(1, 'a'))\n",
+        "h(1, 'a')",
+    ),
+    case(
+        "spread from elsewhere",
+        "def g(x, label='a'):\n  _dump(label, x)\n  return x * 2\n\n\ndef f(**kw):\n  return g(**kw)\n",
+        "def g(x, label='a'):\n  return x * 2\n\n\ndef f(**kw):\n  return g(**kw)\n",
+        "g(**kw)",
+    ),
+    case(
+        "backslash",
+        "def f(x):\n  y = _dump('a', x) \\\n      + 1\n  _dump('b', \\\n     y)\n  return y\n",
+        "def f(x):\n  y = x \\\n      + 1\n  return y\n",
+    ),
+    case(
+        "form feed",
+        "def f(x):\n  return x\n\n\x0c\ndef g(x):\n  _dump('a', x)\n  return x\n",
+        "def f(x):\n  return x\n\n\x0c\ndef g(x):\n  return x\n",
+    ),
+    case(
+        "no ASCII",
+        "def f(x):\n  y = 'ü😀'; _dump('é', x)  # für\n  return y, _dump('ß', x)\n",
+        "def f(x):\n  y = 'ü😀'  # für\n  return y, x\n",
+    ),
+    case("everything is gone", "_dump('a', 1)\n", ""),
+]
+
 KEPT = [
     same("json", "import json\n\n\ndef f(x, h):\n  json.dump(x, h)\n  return json.dumps(x)\n"),
     same("other name", "def _dump_tensor_count():\n  return 3\n\n\nprint(_dump_tensor_count())\n"),
@@ -1096,6 +1185,7 @@ FAMILIES = {
     "locals": LOCALS,
     "parameters": PARAMETERS,
     "flags": FLAGS,
+    "more": MORE,
     "kept": KEPT,
 }
 ALL_CASES = [

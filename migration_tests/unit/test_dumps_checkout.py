@@ -284,6 +284,23 @@ def test_python_outside_the_checkout_is_stripped_by_what_is_known() -> None:
     assert len(file.unused) == 1
 
 
+def test_calls_that_were_not_looked_at_are_listed() -> None:
+    plan = make_plan(
+        {
+            ARGUS_PATH: ARGUS,
+            "src/MaxText/a.py": HOOKS
+            + "\n\ndef twice(x, label):\n  _dump_tensor(label, x)\n  return x * 2\n\n\nprint(twice(1, 'a'))\n",
+        }
+    )
+    assert plan.changed == {"twice"}
+    cell = "from MaxText.a import twice\ny = twice(2, 'b')\n"
+    project = type("P", (), {"dumps": plan, "enabled": ALL})()
+    file = PythonFile("notebooks/a.ipynb", cell, project)
+    dumps.python(file)
+    assert file.edits == []
+    assert [cell[s.start : s.end] for s in file.sites] == ["twice"]
+
+
 def test_switched_off_rules_leave_what_depends_on_them() -> None:
     source = (
         HOOKS

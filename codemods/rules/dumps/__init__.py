@@ -26,13 +26,12 @@ from codemods.rules.dumps.planning import (
     plan,
     survey,
 )
-from codemods.rules.dumps.questions import CALL, DECORATOR, IMPORT, MANUAL, VALUE
+from codemods.rules.dumps.questions import IMPORT, MANUAL
 from codemods.rules.dumps.values import Hook, World
 
 __all__ = ["RULES", "WORDS", "DumpFacts", "DumpPlan", "gather", "plan", "python", "survey"]
 
-# What the other rules build on: without them a name that only fed dumps is still in use.
-_ALONE = (DECORATOR, CALL, VALUE)
+# Together they make a name that only fed dumps unused; without one of them it is still in use.
 _EDITING = tuple(rule.id for rule in RULES if rule.tier != "report" and rule.id != IMPORT)
 
 
@@ -50,9 +49,8 @@ def python(file: PythonFile) -> None:
         if found is None:
             return
     everything = all(file.enabled(rule) for rule in _EDITING)
-    for edit in found.edits:
-        if everything or edit.rule in _ALONE:
-            file.edit(edit.rule, (edit.start, edit.end), edit.new, edit.reason)
+    for edit in found.edits if everything else found.alone:
+        file.edit(edit.rule, (edit.start, edit.end), edit.new, edit.reason)
     for site in found.sites:
         file.site(site.rule, (site.start, site.end), site.reason, site.todo)
     if found.unused and everything and file.enabled(IMPORT):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from codemods.rules.dumps.code import Class, Code, Function, FunctionNode, Store, Var
-from codemods.rules.dumps.questions import Decisions, Finding
+from codemods.rules.dumps.questions import Decisions, Finding, counted
 from codemods.rules.dumps.strip import Walk
 from codemods.rules.dumps.values import (
     DUMP_WORD,
@@ -291,7 +291,9 @@ class Growth:
             return False
         for load in var.loads:
             statement = file.statement_of(load)
-            if not isinstance(statement, ast.If) or load not in set(ast.walk(statement.test)):
+            if not isinstance(statement, (ast.If, ast.While)) or load not in set(
+                ast.walk(statement.test)
+            ):
                 continue
             if any(self.walks[file].holds_hook(s) for s in statement.body):
                 return True
@@ -339,6 +341,11 @@ class Growth:
                 continue
             if not rest:
                 returned = None
+            calls = self.world.calls[function.key]
+            if returned is None and not all(
+                isinstance(f.parents[c], ast.Expr) for f, c, _ in calls
+            ):
+                continue
             self.world.inert[function.key] = Hook(
                 function.name, "function", returned, function.positional
             )
@@ -493,6 +500,11 @@ class Growth:
             return False
         if not flag and file.top.names.get("__all__") and function.name in _exported(file):
             return refuse("the function is exported")
+        if isinstance(node, ast.ClassDef) and name not in self.decisions.names:
+            for caller, call in self.world.unresolved:
+                if any(k.arg == name for k in call.keywords):
+                    here, file = call, caller
+                    return refuse("a call that is not followed gives a field of this name")
         for caller, call, callee in self.world.calls.get(function.key, ()):
             bound = bind(function, callee, call)
             here, file = call, caller
@@ -822,6 +834,15 @@ class Growth:
             ) and not walk.effects(store.value)
         if store.kind == "walrus":
             return True
+        if store.kind == "loop" and isinstance(statement, ast.For):
+            target = statement.target
+            return (
+                isinstance(target, ast.Tuple)
+                and len(target.elts) == 2
+                and store.node is target.elts[0]
+                and any(n in self._fed for n in var.loads)
+                and counted(self.world, file, statement) is not None
+            )
         if store.kind == "def":
             function = file.functions[store.node]
             if isinstance(file.parents[store.node], ast.ClassDef):
@@ -841,11 +862,13 @@ class Growth:
             if store.stmt is None or store.kind in ("import", "def", "class"):
                 continue
             if store.kind in ("assign", "aug") and any(n in self._fed for n in var.loads):
+                together = isinstance(store.stmt, ast.Assign) and len(store.stmt.targets) > 1
+                what = "it is set with others" if together else "its value may do something"
                 self._block(
                     var,
                     file,
                     store.node,
-                    f"`{var.name}` only fed dumps, but its value may do something",
+                    f"`{var.name}` only fed dumps, but {what}",
                     "remove it if nothing else needs it",
                 )
                 return

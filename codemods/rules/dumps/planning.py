@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from codemods.engine.edits import Edit, Site, apply, settle
 from codemods.rules.dumps.code import Code, Span
 from codemods.rules.dumps.growth import Growth, handle
-from codemods.rules.dumps.questions import MANUAL, Finding
+from codemods.rules.dumps.questions import MANUAL, Decisions, Finding
 from codemods.rules.dumps.render import Renderer
+from codemods.rules.dumps.strip import Walk
 from codemods.rules.dumps.values import (
     DEFAULT_MODULE,
     Callee,
@@ -53,6 +54,7 @@ class FilePlan:
     Attributes:
         digest: of the text that it was made for.
         edits, sites: as the engine wants them.
+        alone: the edits that hold when not all rules run: nothing falls but the hooks.
         unused: spans of import aliases that nothing needs any more.
     """
 
@@ -60,6 +62,7 @@ class FilePlan:
     edits: tuple[Edit, ...] = ()
     sites: tuple[Site, ...] = ()
     unused: tuple[Span, ...] = ()
+    alone: tuple[Edit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -223,18 +226,13 @@ def file_plan(growth: Growth, file: Code) -> FilePlan:
     """The edits, sites and freed imports of one file; no edits if they would leave no valid Python."""
     renderer = Renderer(file, growth.walks[file].operations)
     edits = renderer.edits()
+    alone = edits and Renderer(file, Walk(growth.world, file, Decisions()).operations).edits()
     findings = [
         *growth.walks[file].findings,
         *renderer.findings,
         *(finding for owner, finding in growth.blocked if owner is file),
     ]
-    kept, clashes = settle(edits)
-    try:
-        ast.parse(re.sub("\r(?!\n)", "\n", apply(file.text, kept)))
-        broken = bool(clashes)
-    except (SyntaxError, ValueError):
-        broken = True
-    if broken:
+    if not (_sound(file.text, edits) and _sound(file.text, alone)):
         reason = "the dumps here are written in a way that cannot be taken out safely"
         site = Site(edits[0].start, edits[0].end, MANUAL, reason, "take them out by hand")
         return FilePlan(digest(file.text), (), (site,))
@@ -247,7 +245,18 @@ def file_plan(growth: Growth, file: Code) -> FilePlan:
         tuple(edits),
         tuple(sorted(sites.values(), key=lambda s: s.start)),
         tuple(sorted(file.span(alias) for alias in _unused_aliases(growth, file))),
+        tuple(alone),
     )
+
+
+def _sound(text: str, edits: list[Edit]) -> bool:
+    """Whether all edits can be made together and leave valid Python."""
+    kept, clashes = settle(edits)
+    try:
+        ast.parse(re.sub("\r(?!\n)", "\n", apply(text, kept)))
+    except (SyntaxError, ValueError):
+        return False
+    return not clashes
 
 
 def _span(file: Code, finding: Finding) -> Span:

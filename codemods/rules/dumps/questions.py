@@ -453,6 +453,17 @@ class Questions:
         return True
 
 
+def counted(world: World, file: Code, node: ast.For | ast.AsyncFor) -> ast.expr | None:
+    """What a loop `for i, x in enumerate(xs)` goes over; None if it is not of that form."""
+    call = node.iter
+    if not isinstance(node, ast.For) or not isinstance(call, ast.Call) or len(call.args) != 1:
+        return None
+    if call.keywords or isinstance(call.args[0], ast.Starred) or spreads(file, call.args[0]):
+        return None
+    named = world.values(file, call.func) == {Outside("builtins.enumerate")}
+    return call.args[0] if named else None
+
+
 def spreads(file: Code, node: ast.expr) -> bool:
     """Whether an expression has a line end outside any bracket of its own."""
     start, end = file.span(node)

@@ -427,6 +427,21 @@ class Renderer:
             self.cut(begin, start)
             self.cut(stop, end)
 
+    def drop_count(self, operation: Operation) -> None:
+        """`for i, x in enumerate(xs):` becomes `for x in xs:`."""
+        node = operation.nodes[0]
+        assert isinstance(node, ast.For)
+        assert isinstance(node.target, ast.Tuple)
+        assert isinstance(node.iter, ast.Call)
+        begin, end = self.file.outer_span(node.target)
+        start, stop = self.file.outer_span(node.target.elts[1])
+        self.cut(begin, start)
+        self.cut(stop, end)
+        begin, end = self.file.span(node.iter)
+        start, stop = self.file.outer_span(node.iter.args[0])
+        self.cut(begin, start)
+        self.cut(stop, end)
+
     def remove_operands(self, operation: Operation) -> None:
         node = operation.nodes[0]
         assert isinstance(node, ast.BoolOp)

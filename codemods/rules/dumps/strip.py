@@ -26,6 +26,7 @@ from codemods.rules.dumps.questions import (
     Decisions,
     Finding,
     Operation,
+    counted,
     is_elif,
     spreads,
 )
@@ -51,24 +52,35 @@ class Walk(Expressions):
 
     def block(self, body: Sequence[ast.stmt]) -> bool:
         """Walk the statements of a block; True if none is left."""
-        left = False
+        left = removed = False
         for statement in body:
             before = len(self.operations), len(self.findings)
             rule = self.statement(statement)
             if rule is None:
-                left = True
+                # The import rules take out the import; here it counts as gone already.
+                left = left or not self._freed_import(statement)
             else:
+                removed = True
                 del self.operations[before[0] :]
                 del self.findings[before[1] :]
                 self.mark(statement)
                 self.do("remove_statement", rule, statement)
-        return not left
+        return removed and not left
+
+    def _freed_import(self, node: ast.stmt) -> bool:
+        """Whether nothing needs any name of an import statement any more."""
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            return False
+        names = [a.asname or a.name for a in node.names]
+        scope = self.file.scope_of(node)
+        return all(n in scope.names and scope.names[n] in self.decisions.variables for n in names)
 
     def fill(self, body: Sequence[ast.stmt]) -> None:
-        """Put `pass` where the first statement of an emptied block was."""
+        """Put `pass` where the first removed statement of an emptied block was."""
         for index, operation in enumerate(self.operations):
-            if operation.kind == "remove_statement" and operation.nodes[0] is body[0]:
+            if operation.kind == "remove_statement" and operation.nodes[0] in body:
                 self.operations[index] = Operation("fill", operation.rule, operation.nodes)
+                return
 
     def statement(self, node: ast.stmt) -> str | None:
         """Walk one statement; the id of the rule that removes it whole, or None if (some of) it stays."""
@@ -301,9 +313,23 @@ class Walk(Expressions):
             self.find(node, f"only dumps stood in this {what}", "see whether it can go")
 
     def _on_for(self, node: ast.For | ast.AsyncFor) -> str | None:
-        self.expression(node.iter)
+        if self._counts_for_dumps(node):
+            assert isinstance(node.target, ast.Tuple)
+            assert isinstance(node.iter, ast.Call)
+            self.mark(node.target.elts[0], node.iter.func)
+            self.do("drop_count", LOCAL, node)
+            self.expression(node.iter.args[0])
+        else:
+            self.expression(node.iter)
         self._loop(node)
         return None
+
+    def _counts_for_dumps(self, node: ast.For | ast.AsyncFor) -> bool:
+        """Whether a loop counts with `enumerate`, and the count only fed dumps."""
+        if not isinstance(node.target, ast.Tuple) or len(node.target.elts) != 2:
+            return False
+        count = node.target.elts[0]
+        return self._dead_target(count) and counted(self.world, self.file, node) is not None
 
     def _on_with(self, node: ast.With | ast.AsyncWith) -> str | None:
         dead = [i for i in node.items if self._dumper_item(i)]
