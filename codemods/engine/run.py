@@ -143,7 +143,7 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
         old=old,
         target=target_table,
         modules=moves.modules(placements, wheel=source_root == ""),
-        names=renames.plan(names),
+        names=renames.plan(names) if any(i.startswith("REN") for i in enabled) else {},
         dumps=plan,
         source_root=source_root,
         config_fields=_config_fields(upstream, target_table),

@@ -1,7 +1,8 @@
 """The rules, by family. A family's module has `RULES` and `python(file)` and/or `text(file)`.
 
 Rules never see each other's edits, only the original text, so their order cannot change the result;
-but the dump and rename rules say which imports and names they need, and go before the import rules.
+but the dump, rename and signature rules say which imports and names they need, and go before the import
+rules.
 """
 
 from __future__ import annotations
@@ -73,10 +74,10 @@ def run_python(file: PythonFile) -> None:
     """Run every family on one Python file (or on Python embedded in another file)."""
     dumps.python(file)
     renames.python(file)
+    signatures.python(file)
     imports.python(file)
     text.python(file)
     configs.python(file)
-    signatures.python(file)
 
 
 def run_text(file: TextFile) -> None:
