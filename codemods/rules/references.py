@@ -523,8 +523,10 @@ class Scanner:
     def _is_path(self, prefix: str, tail: str) -> bool:
         """Whether `MaxText/…` is a path and no `MaxText/JetStream` of prose."""
         first = tail.strip("/").split("/")[0]
+        if prefix[:1] in ("/", ".", "~", "$", "`"):
+            return True
         if not first:
-            return prefix[:1] in ("/", ".", "~", "$", "`") or tail == "/"
+            return tail == "/"
         return (
             first in self.places.package_parts
             or first.lower() in self.places.package_parts

@@ -244,6 +244,7 @@ LISTED = [
     ("for m in train decode; do python3 -m MaxText.$m; done", "MaxText.$m"),
     ("ls src/MaxText/configs/*.yml", "src/MaxText/configs/*.yml"),
     ("cd MaxText", "MaxText"),
+    ("ls /deps/MaxText/somewhere", "MaxText/somewhere"),
     ("X=gs_ckpt_al_model_v2", "al_model_v2"),
     ("X=AlModelRun", "AlModelRun"),
 ]
