@@ -36,12 +36,15 @@ class _Cell:
 
 
 def text(file: TextFile) -> None:
-    """Rewrite a notebook; a file that is no notebook is scanned as any other text."""
+    """Rewrite a notebook.
+
+    Raises:
+        Unparsable: the file is no JSON.
+    """
     try:
         json.loads(file.text)
-    except JSONDecodeError:
-        scan_text(file, document=False)
-        return
+    except JSONDecodeError as error:
+        raise Unparsable(f"no notebook: {error.msg}", error.lineno, error.colno) from None
     writer = _Writer(file.text)
     shell_lines = Piece(escape=writer)
     documents: list[Piece] = []

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
+from codemods.engine.tree import Unparsable
 from migration_tests.unit.test_text_paths import migrate
 
 
@@ -130,7 +133,6 @@ def test_removed_line_goes_with_its_json_line() -> None:
     assert run.text == json.dumps(json.loads(run.text), indent=1, ensure_ascii=False) + "\n"
 
 
-def test_no_notebook_is_text() -> None:
-    assert migrate("{ src/MaxText/train.py\n", "nb/a.ipynb").text == (
-        "{ src/maxtext/trainers/pre_train/train.py\n"
-    )
+def test_no_json_is_no_notebook() -> None:
+    with pytest.raises(Unparsable, match="no notebook"):
+        migrate("{ src/MaxText/train.py\n", "nb/a.ipynb")
