@@ -46,6 +46,9 @@ class SourceFile:
         if self.enabled(rule):
             self.sites.append(Site(span[0], span[1], rule, reason, todo))
 
+    def close(self) -> None:
+        """Give up what only the rules need; edits, sites and the text stay."""
+
 
 class TextFile(SourceFile):
     """Shell, YAML, Markdown, TOML, notebooks, Dockerfiles, …: anything that is not Python."""
@@ -86,6 +89,12 @@ class PythonFile(SourceFile):
     @cached_property
     def scopes(self) -> Scopes:
         return Scopes(self.tree)
+
+    def close(self) -> None:
+        """Free the tree: scopes and bindings refer to each other, so it would wait for the collector."""
+        scopes = self.__dict__.pop("scopes", None)
+        if scopes is not None:
+            scopes.clear()
 
     def span(self, node: cst.CSTNode) -> Span:
         """Where a node lies in `text`."""

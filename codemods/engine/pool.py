@@ -41,7 +41,7 @@ def _start_worker(state: dict[str, Any]) -> None:
         threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     # Trees are freed by reference counts where that is possible; the collector would walk them over and over.
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
+    gc.set_threshold(500_000, 20, 100)
 
 
 def _follow(parent: BaseProcess) -> None:

@@ -162,7 +162,7 @@ def rewrite(path: str, data: bytes, project: Project, prefilter: Prefilter | Non
         deep = Unparsable("an expression is nested too deep for the rules")
         result.sites.append(_unparsable(path, deep, "migrate it by hand"))
         return result
-    _finish(result, file, project, python)
+    tree = _finish(result, file, python)
     if result.data is None and not result.edits:
         new_text = source
     else:
@@ -175,9 +175,10 @@ def rewrite(path: str, data: bytes, project: Project, prefilter: Prefilter | Non
             result.sites.append(_unparsable(path, foreign, "migrate it by hand"))
             return result
     if python:
-        _check_python(result, file, project, new_text)
+        _check_python(result, file, project, new_text, tree)
     _check_survivors(result, file, project, new_text)
     result.sites.sort(key=lambda s: (s.line, s.column, s.rule))
+    file.close()
     return result
 
 
@@ -196,8 +197,9 @@ def _mentions_old(data: bytes) -> bool:
     return OLD_ROOT.encode() in data
 
 
-def _finish(result: Result, file: SourceFile, project: Project, python: bool) -> None:
-    """Settle the edits; if the outcome would not parse, take all of them back."""
+def _finish(result: Result, file: SourceFile, python: bool) -> ast.Module | None:
+    """Settle the edits; if the outcome would not parse, take all of them back. Returns its tree."""
+    tree: ast.Module | None = None
     edits, clashes = settle(file.edits)
     lines = LineIndex(file.text)
     rules = all_rules()
@@ -214,8 +216,8 @@ def _finish(result: Result, file: SourceFile, project: Project, python: bool) ->
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                ast.parse(new_text)
-        except (SyntaxError, ValueError, RecursionError) as error:
+                tree = ast.parse(new_text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             first = edits[0]
             message = getattr(error, "msg", str(error))
             reason = f"its {len(edits)} edits together would not parse ({message})"
@@ -231,6 +233,7 @@ def _finish(result: Result, file: SourceFile, project: Project, python: bool) ->
         if key not in seen:
             seen.add(key)
             result.sites.append(_finding(file, lines, site))
+    return tree
 
 
 def _agrees(text_: str, wide: Edit, narrow: Edit) -> bool:
@@ -265,11 +268,10 @@ def _short(text_: str) -> str:
 
 
 class _OldLines:
-    """From lines of the rewritten text back to lines of the checkout's."""
+    """From offsets in the rewritten text back to lines of the checkout's."""
 
-    def __init__(self, file: SourceFile, edits: list[Finding], new_text: str) -> None:
+    def __init__(self, file: SourceFile, edits: list[Finding]) -> None:
         self._old = LineIndex(file.text)
-        self.new = LineIndex(new_text)
         self._shifts: list[tuple[int, int, int]] = []  # new start, new end, old start
         delta = 0
         for edit in edits:
@@ -290,25 +292,34 @@ class _OldLines:
             delta = edit.end - end
         return new + delta
 
-    def line(self, new: int) -> int:
-        return self._old.line_column(self.offset(new))[0]
+    def line_column(self, new: int) -> tuple[int, int]:
+        """The old line and column of a new offset."""
+        return self._old.line_column(self.offset(new))
 
 
-def _check_python(result: Result, file: SourceFile, project: Project, new_text: str) -> None:
+def _check_python(
+    result: Result, file: SourceFile, project: Project, new_text: str, tree: ast.Module | None
+) -> None:
     """Read the rewritten text: its symbol table entry, and what it imports from the packages at stake."""
     assert isinstance(file, PythonFile)
     placement = project.placements.get(file.path)
     new_path = (placement.new if placement else None) or file.path
-    result.module = symbols.scan(new_text, project.canonical(new_path))
+    if not result.edits and not result.sites and new_path == file.path:
+        return
+    if tree is None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tree = ast.parse(new_text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return  # LibCST's parser takes more than CPython's, and this file was left as it was
+    result.module = symbols.scan(tree, project.canonical(new_path))
     if not result.edits and not result.sites:
         return
     package = result.module.package
-    back = _OldLines(file, result.edits, new_text)
+    back = _OldLines(file, result.edits)
     starts = line_starts(new_text)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tree = ast.parse(new_text)
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             names = [a.name for a in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -317,8 +328,20 @@ def _check_python(result: Result, file: SourceFile, project: Project, new_text: 
         else:
             continue
         for name in names:
-            old_line = back.line(starts[min(node.lineno - 1, len(starts) - 1)])
+            old_line, _ = back.line_column(starts[min(node.lineno - 1, len(starts) - 1)])
             result.imports.append(Imported(name, node.lineno, old_line))
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every statement of a file; expressions are not looked into."""
+    stack: list[ast.AST] = [tree]
+    while stack:
+        node = stack.pop()
+        yield node
+        for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+            below = getattr(node, name, None)
+            if type(below) is list:
+                stack += below
 
 
 # A dotted name, a path or an `-m` target of the old package; the product's name in prose is none of these.
@@ -331,19 +354,40 @@ _SURVIVOR = re.compile(
 
 
 @lru_cache(maxsize=8)
-def _survivor_pattern(names: tuple[str, ...], dumps_found: bool) -> re.Pattern[str]:
-    """Old names of any kind: the package's, the table's, the model's, and of the dump hooks where there are any."""
-    words = [*map(re.escape, names), "ALModel", "AL_MODEL", "al_model"]
+def _survivor_words(names: frozenset[str], dumps_found: bool) -> tuple[tuple[str, ...], re.Pattern[str]]:
+    """Old names of any kind: the package's, the table's, the model's, and of the dump hooks where there are any.
+
+    Returns:
+        Words, one of which every match holds, and the pattern.
+    """
+    words = [*sorted(names), "ALModel", "AL_MODEL", "al_model"]
     if dumps_found:
-        words += ["argus_utils", r"argus_dump_\w+", "_dump_tensor", "_dumpable"]
-    return re.compile(
-        rf"{_SURVIVOR.pattern}|(?<![A-Za-z0-9])(?:{'|'.join(words)})(?![A-Za-z0-9])", re.MULTILINE
+        words += ["argus_utils", "argus_dump_", "_dump_tensor", "_dumpable"]
+    patterns = "|".join(w + r"\w+" if w.endswith("dump_") else re.escape(w) for w in words)
+    return (OLD_ROOT, *words), re.compile(
+        rf"{_SURVIVOR.pattern}|(?<![A-Za-z0-9])(?:{patterns})(?![A-Za-z0-9])", re.MULTILINE
     )
 
 
 def _survivors(new_text: str, project: Project) -> Iterator[re.Match[str]]:
-    names = tuple(sorted(project.names))
-    return _survivor_pattern(names, bool(project.dumps.modules)).finditer(new_text)
+    """Every old name, in order; the pattern is slow, so it only runs near one of its words."""
+    words, pattern = _survivor_words(frozenset(project.names), bool(project.dumps.modules))
+    lines: set[int] = set()
+    for word in words:
+        at = new_text.find(word)
+        while at != -1:
+            lines.add(new_text.rfind("\n", 0, at) + 1)
+            at = new_text.find("\n", at)
+            at = new_text.find(word, at) if at != -1 else -1
+    position = 0
+    for line in sorted(lines):
+        before = new_text.rfind("\n", 0, max(line - 1, 0)) + 1  # a match may start on the line before
+        end = new_text.find("\n", line)
+        for match in pattern.finditer(
+            new_text, max(before, position), len(new_text) if end == -1 else end
+        ):
+            position = match.end()
+            yield match
 
 
 _PINNED_URL = re.compile(r"https?://[^\s\"')>]*/(?:blob|tree|raw|commit)/(?!main/|master/|HEAD/)[^\s\"')>]*")
@@ -361,13 +405,13 @@ def _pinned(new_text: str, offset: int) -> bool:
 
 def _check_survivors(result: Result, file: SourceFile, project: Project, new_text: str) -> None:
     """List every old name that is still there and that no site of this file accounts for."""
-    back = _OldLines(file, result.edits, new_text)
+    back = _OldLines(file, result.edits)
     listed = {s.line for s in result.sites}
     for match in _survivors(new_text, project):
         if _pinned(new_text, match.start()):
             continue
         start = back.offset(match.start())
-        line, column = LineIndex(file.text).line_column(start)
+        line, column = back.line_column(match.start())
         if line in listed or any(
             s.start <= start < max(s.end, s.start + 1) for s in result.sites
         ):

@@ -155,6 +155,13 @@ class Scopes:
         start = self.tree.span(definition.body)[0]
         return self.tree.span(node)[1] <= start
 
+    def clear(self) -> None:
+        """Take the scopes apart; nothing can be asked of them any more."""
+        for scope in self.all:
+            scope.bindings.clear()
+            scope.references.clear()
+        self.all.clear()
+
     # Building -------------------------------------------------------------------------------------
 
     def _new(self, kind: ScopeKind, node: cst.CSTNode, parent: Scope) -> Scope:

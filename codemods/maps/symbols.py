@@ -113,11 +113,11 @@ def module_name(path: str) -> str:
     return ".".join(parts)
 
 
-def scan(source: bytes | str, path: str) -> Module:
+def scan(source: bytes | str | ast.Module, path: str) -> Module:
     """Read one file.
 
     Args:
-        source: its text or bytes (an encoding line is followed).
+        source: its text or bytes (an encoding line is followed), or its tree.
         path: its repository path, from which its module name follows.
 
     Returns:
@@ -126,9 +126,12 @@ def scan(source: bytes | str, path: str) -> Module:
     name = module_name(path)
     package = path.rsplit("/", 1)[-1] == "__init__.py"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(source)
+        if isinstance(source, ast.Module):
+            tree = source
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tree = ast.parse(source)
         return _Scanner(name, path, package).module(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return Module(name, path, package, error=f"{type(error).__name__}: {error}")
