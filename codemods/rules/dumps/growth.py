@@ -544,6 +544,8 @@ class Growth:
         index = function.positional.index(name) if name in function.positional else None
         attribute = function.name
         for _, call in self.world.unresolved:
+            if UNKNOWN not in self.world.call_values[call]:
+                continue
             if attribute in ("__init__", "__call__"):
                 matches = any(k.arg == name for k in call.keywords)
                 if matches:

@@ -129,7 +129,7 @@ def gather(read: Callable[[tuple[bytes, ...]], Iterable[DumpFacts]]) -> DumpPlan
     words = WORDS
     while True:
         sources.add(read(words))
-        found = _plan(sources)
+        found = _plan(sources, {w.decode() for w in words if w not in WORDS})
         more = (*words, *(w for w in found.words if w not in words))
         if more == words or len(more) > _MOST_WORDS:
             return found
@@ -140,10 +140,10 @@ def plan(facts: list[DumpFacts]) -> DumpPlan:
     """What falls with the hooks, if `facts` are of all files that matter (see `gather`)."""
     sources = Sources()
     sources.add(facts)
-    return _plan(sources)
+    return _plan(sources, set())
 
 
-def _plan(sources: Sources) -> DumpPlan:
+def _plan(sources: Sources, known: set[str]) -> DumpPlan:
     words = {"argus", "Argus"}
     for fact in sources.facts.values():
         stem = fact.module_name.rpartition(".")[2]
@@ -156,6 +156,7 @@ def _plan(sources: Sources) -> DumpPlan:
         DEFAULT_MODULE.rpartition(".")[2] in f.text for f in sources.facts.values()
     ):
         return DumpPlan()
+    words |= known
     while True:
         growth = Growth(World(sources.holding(words)))
         wanted = _wanted(growth)
