@@ -63,20 +63,46 @@ class Growth:
             for var in file.top.names.values()
             if any(isinstance(v, (Hook, Dumper)) for v in world.of_var(file, var))
         }
+        self._home = {id(s): f for f in self.files for s in f.scopes.values()}
+        touched = list(self.files)
         for _ in range(_ROUNDS):
             pattern = self._words()
-            self.walks = {
-                f: Walk(world, f, self.decisions, run=pattern.search(f.text) is not None)
-                for f in self.files
-            }
+            for file in touched:
+                run = pattern.search(file.text) is not None
+                self.walks[file] = Walk(world, file, self.decisions, run)
             self._gone = {n for w in self.walks.values() for n in w.gone}
             self._fed = {n for w in self.walks.values() for n in w.gone - w.unreached}
+            variables, names = set(self.decisions.variables), self._decided()
             before = self._size()
             self.blocked_keys = {}
             self._grow()
             if self._size() == before:
-                break
+                if len(touched) == len(self.files):
+                    break
+                touched = list(self.files)  # nothing new where it was looked for: look everywhere
+            else:
+                touched = self._touched(
+                    self.decisions.variables - variables, self._decided() - names
+                )
         self.blocked = list(self.blocked_keys.values())
+
+    def _decided(self) -> set[str]:
+        """The names, beyond variables, that decisions so far are about."""
+        decisions = self.decisions
+        members = (*decisions.parameters, *decisions.flags, *decisions.attributes)
+        keys = {key for key, _ in (*decisions.parameters, *decisions.results)} | decisions.functions
+        names = {name for _, name in members} | decisions.names
+        names |= {hook.name.rpartition(".")[2] for hook in self.world.inert.values()}
+        functions = self.world.functions
+        return names | {handle(functions[key]) for key in keys if key in functions}
+
+    def _touched(self, variables: set[Var], names: set[str]) -> list[Code]:
+        """The files that new decisions may change."""
+        files = {self._home[id(var.scope)] for var in variables}
+        if names:
+            pattern = re.compile("|".join(re.escape(n) for n in sorted(names)))
+            files |= {f for f in self.files if pattern.search(f.text)}
+        return list(files) or list(self.files)
 
     def _words(self) -> re.Pattern[str]:
         """What a file must hold to be changed."""
