@@ -19,6 +19,23 @@ if TYPE_CHECKING:
 OLD_ROOT = "MaxText"
 NEW_ROOT = "maxtext"
 
+# What every module has (language reference, 3.2.9), so that no text need bind it.
+MODULE_ATTRIBUTES = frozenset(
+    {
+        "__annotations__",
+        "__builtins__",
+        "__cached__",
+        "__dict__",
+        "__doc__",
+        "__file__",
+        "__loader__",
+        "__name__",
+        "__package__",
+        "__path__",
+        "__spec__",
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -191,10 +208,12 @@ class Project:
         """Where `name`, importable from the old `module`, lives; None when the old tree has no such name."""
         key = (module, name)
         if key not in self._symbols:
+            self._symbols[key] = None  # a circle of imports ends here
             self._symbols[key] = self._symbol(module, name)
         return self._symbols[key]
 
     def _symbol(self, module: str, name: str) -> Target | None:
+        key = (module, name)
         as_module = self.module(f"{module}.{name}")
         if as_module is not None and not self._defines(module, name):
             return as_module
@@ -208,10 +227,11 @@ class Project:
             return self.module(own) if self.module(own) is not None else Target(own)
         if own is not None:
             definer, definition = own
+            if (definer, definition) != key and definer.split(".")[0] in self.old_roots:
+                # Handed on here: what became of the definition counts.
+                return self.symbol(definer, definition)
             if definer not in self.modules:
-                # Re-exported from outside the checkout, or from a module that only upstream has.
-                if definer != module and definer.split(".")[0] in self.old_roots:
-                    return self.symbol(definer, definition)
+                # Handed on from outside the checkout.
                 home = self.modules.get(module)
                 return Target(home, name) if home is not None else None
             home = self.modules[definer]
@@ -232,10 +252,10 @@ class Project:
         if entry is not None:
             return Target(None, None, entry.commits, self._gone(f"`{module}.{name}`", entry))
         home_target = self.module(module)
-        if home_target is None:
-            return None
-        if home_target.module is None:
+        if home_target is None or home_target.module is None:
             return home_target
+        if name in MODULE_ATTRIBUTES:
+            return replace(home_target, name=name)
         if self.target.exists(f"{home_target.module}.{name}"):
             return Target(home_target.module, name, home_target.commits)
         return Target(

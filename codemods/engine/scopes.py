@@ -6,13 +6,18 @@ walk visits each code node once and follows the language reference (4.2, Naming 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 import libcst as cst
 
-from codemods.engine.tree import Tree, children
+from codemods.engine.edits import line_starts
+from codemods.engine.tree import Tree, Unparsable, children
 
 ScopeKind = Literal["module", "class", "function", "comprehension"]
 BindingKind = Literal["import", "assignment", "parameter", "function", "class", "delete", "other"]
@@ -47,6 +52,7 @@ class Reference:
         node: the Name node; None in a quoted annotation.
         top: the outermost node of the chain, whose parent says what is done with it; None if quoted.
         context: load, store (assignment target) or delete.
+        early: written in a class body before that binds the name, so that an outer scope's is meant.
     """
 
     name: str
@@ -57,6 +63,7 @@ class Reference:
     node: cst.Name | None
     top: cst.BaseExpression | None
     context: Literal["load", "store", "delete"] = "load"
+    early: bool = False
 
     @property
     def dotted(self) -> str:
@@ -83,10 +90,14 @@ class Scope:
     references: list[Reference] = field(default_factory=list)
     outside: dict[str, Literal["global", "nonlocal"]] = field(default_factory=dict)
 
-    def home(self, name: str) -> Scope | None:
-        """The scope whose binding a use of `name` written here sees; None for a builtin or unknown name."""
+    def home(self, name: str, early: bool = False) -> Scope | None:
+        """The scope whose binding a use of `name` written here sees; None for a builtin or unknown name.
+
+        A class body's names are seen by the body itself and by the type parameters in it, not by what is
+        nested in it (language reference, 4.2.2). `early` leaves the body itself out.
+        """
         scope: Scope | None = self
-        first = True
+        first = not early
         while scope is not None:
             declared = scope.outside.get(name)
             if declared == "global":
@@ -96,8 +107,7 @@ class Scope:
                 return top if name in top.bindings else None
             if declared is None and name in scope.bindings and (first or scope.kind != "class"):
                 return scope
-            if scope.kind != "comprehension":
-                first = False
+            first = first and isinstance(scope.node, cst.TypeParameters)
             scope = scope.parent
         return None
 
@@ -110,12 +120,20 @@ class Scopes:
         all: every scope, outer before inner.
     """
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, annotation: bool = False) -> None:
+        """Work out the scopes of a file, or of the text of a quoted annotation."""
         self.tree = tree
         self.module = Scope("module", tree.module, None)
         self.all: list[Scope] = [self.module]
         self._of_node: dict[cst.CSTNode, Scope] = {tree.module: self.module}
-        self._visit_children(tree.module, self.module)
+        if annotation:
+            (line,) = children(tree.module)
+            (statement,) = children(line)
+            self._annotation_expression(children(statement)[0], self.module)
+        else:
+            self._visit_children(tree.module, self.module)
+            if _TYPE_COMMENT.search(tree.text):
+                self._type_comments()
         self._by_home: dict[tuple[int, str], list[Reference]] | None = None
 
     def references(self, scope: Scope, name: str) -> list[Reference]:
@@ -124,7 +142,7 @@ class Scopes:
             table: dict[tuple[int, str], list[Reference]] = {}
             for inner in self.all:
                 for reference in inner.references:
-                    home = inner.home(reference.name)
+                    home = inner.home(reference.name, reference.early)
                     if home is not None:
                         table.setdefault((id(home), reference.name), []).append(reference)
             for uses in table.values():
@@ -206,14 +224,26 @@ class Scopes:
         if isinstance(root, cst.Name):
             start, end = self.tree.span(root)
             trail.reverse()
+            early = scope.kind == "class" and context == "load" and root.value not in scope.bindings
             scope.references.append(
-                Reference(root.value, start, end, tuple(trail), scope, root, node, context)
+                Reference(root.value, start, end, tuple(trail), scope, root, node, context, early)
             )
         else:
             self._visit(root, scope)
 
     def _on_name(self, node: cst.Name | cst.Attribute, scope: Scope) -> None:
         self._refer(node, scope)
+
+    def _on_call(self, node: cst.Call, scope: Scope) -> None:
+        """A call; the types that `typing`'s own functions take may be quoted."""
+        self._visit(node.func, scope)
+        types = _TYPE_ARGUMENTS.get(_last_name(node.func))
+        for position, argument in enumerate(node.args):
+            key = position if argument.keyword is None else argument.keyword.value
+            if types is not None and (key in types or (position > 0 and "*" in types)):
+                self._annotation_expression(argument.value, scope)
+            else:
+                self._visit(argument.value, scope)
 
     def _on_keyword_argument(self, node: cst.Arg, scope: Scope) -> None:
         self._visit(node.value, scope)
@@ -250,7 +280,10 @@ class Scopes:
     def _on_ann_assign(self, node: cst.AnnAssign, scope: Scope) -> None:
         self._annotation(node.annotation, scope)
         if node.value is not None:
-            self._visit(node.value, scope)
+            if _last_name(node.annotation.annotation) == "TypeAlias":
+                self._annotation_expression(node.value, scope)
+            else:
+                self._visit(node.value, scope)
         self._target(node.target, scope)
 
     def _on_aug_assign(self, node: cst.AugAssign, scope: Scope) -> None:
@@ -359,7 +392,10 @@ class Scopes:
             outer = self._new("function", node.type_parameters, scope)
             self._type_parameters(node.type_parameters, outer)
         for argument in (*node.bases, *node.keywords):
-            self._visit(argument.value, outer)
+            if isinstance(argument.value, cst.Subscript):  # `Base["Parameter"]`
+                self._annotation_expression(argument.value, outer)
+            else:
+                self._visit(argument.value, outer)
         inner = self._new("class", node, outer)
         self._declarations(node.body, inner)
         self._visit(node.body, inner)
@@ -368,9 +404,9 @@ class Scopes:
         for parameter in node.params:
             self._bind(scope, parameter.param.name.value, "other", parameter)
             if isinstance(parameter.param, cst.TypeVar) and parameter.param.bound is not None:
-                self._visit(parameter.param.bound, scope)
+                self._annotation_expression(parameter.param.bound, scope)
             if parameter.default is not None:
-                self._visit(parameter.default, scope)
+                self._annotation_expression(parameter.default, scope)
 
     def _on_type_alias(self, node: cst.TypeAlias, scope: Scope) -> None:
         self._bind(scope, node.name.value, "other", node.name)
@@ -378,7 +414,7 @@ class Scopes:
         if node.type_parameters is not None:
             outer = self._new("function", node.type_parameters, scope)
             self._type_parameters(node.type_parameters, outer)
-        self._visit(node.value, outer)
+        self._annotation_expression(node.value, outer)
 
     def _on_comprehension(
         self, node: cst.ListComp | cst.SetComp | cst.GeneratorExp | cst.DictComp, scope: Scope
@@ -427,9 +463,16 @@ class Scopes:
         if isinstance(node, cst.SimpleString):
             self._quoted(node, scope)
         elif isinstance(node, (cst.Subscript, cst.BinaryOperation, cst.Tuple, cst.List)):
-            if isinstance(node, cst.Subscript) and _last_name(node.value) == "Literal":
-                self._visit(node.value, scope)
-                return
+            if isinstance(node, cst.Subscript):
+                name = _last_name(node.value)
+                if name in ("Literal", "Annotated"):  # what follows the type in Annotated is any value
+                    self._visit(node.value, scope)
+                    types = 1 if name == "Annotated" else 0
+                    for element in node.slice[:types]:
+                        self._annotation_expression(element, scope)
+                    for element in node.slice[types:]:
+                        self._visit(element, scope)
+                    return
             for child in children(node):
                 self._annotation_expression(child, scope)
         elif isinstance(node, (cst.SubscriptElement, cst.Index, cst.Element)):
@@ -441,14 +484,18 @@ class Scopes:
     def _quoted(self, node: cst.SimpleString, scope: Scope) -> None:
         prefix = len(node.prefix) + len(node.quote)
         inner = node.value[prefix : -len(node.quote)]
-        if "\\" in inner or "b" in node.prefix.lower():
-            return
+        if "\\" not in inner and "b" not in node.prefix.lower():
+            self._typed(inner, self.tree.span(node)[0] + prefix, scope)
+
+    def _typed(self, text: str, base: int, scope: Scope) -> None:
+        """An annotation that is written as text and starts at `base`: the names it holds are uses in `scope`."""
         try:
-            inner_tree = Tree(inner.strip())
-        except Exception:  # noqa: BLE001 - a string that is no expression is just a string
-            return
-        base = self.tree.span(node)[0] + prefix + len(inner) - len(inner.lstrip())
-        for name in Scopes(inner_tree).module.references:
+            ast.parse(text.strip(), mode="eval")
+            inner_tree = Tree(text.strip())
+        except (SyntaxError, ValueError, RecursionError, MemoryError, Unparsable):
+            return  # a string that is no expression is just a string
+        base += len(text) - len(text.lstrip())
+        for name in Scopes(inner_tree, annotation=True).module.references:
             scope.references.append(
                 Reference(
                     name.name,
@@ -460,6 +507,27 @@ class Scopes:
                     None,
                 )
             )
+
+    def _type_comments(self) -> None:
+        """`# type: T` and `# type: (A, B) -> T` (PEP 484) name types as annotations do."""
+        starts = line_starts(self.tree.text)
+        spans = [(self.tree.span(s.node), s) for s in self.all if s is not self.module]
+        try:
+            tokens = list(tokenize.generate_tokens(io.StringIO(self.tree.text).readline))
+        except (tokenize.TokenError, SyntaxError):
+            return
+        for token in tokens:
+            if token.type != tokenize.COMMENT:
+                continue
+            found = _TYPE_COMMENT.match(token.string)
+            if found is None:
+                continue
+            base = starts[token.start[0] - 1] + token.start[1]
+            around = [s for (start, end), s in spans if start <= base < end and s.kind != "comprehension"]
+            scope = around[-1] if around else self.module
+            for part in ("all", "arguments", "returned"):
+                if found[part] is not None:
+                    self._typed(found[part].replace("*", " "), base + found.start(part), scope)
 
 
 def _bound_name(alias: cst.ImportAlias) -> str:
@@ -485,7 +553,20 @@ def dotted_name(node: cst.CSTNode) -> str | None:
     return ".".join(reversed(parts))
 
 
-_HANDLERS = {
+# Which arguments of typing's functions are types: positions, keywords, "*" for all but the first.
+_TYPE_ARGUMENTS: dict[str, frozenset[int | str]] = {
+    "cast": frozenset({0, "typ"}),
+    "TypeVar": frozenset({"*", "bound", "default"}),
+    "NewType": frozenset({1, "tp"}),
+    "ForwardRef": frozenset({0, "arg"}),
+    "assert_type": frozenset({1, "typ"}),
+}
+_TYPE_COMMENT = re.compile(
+    r"#\s*type:\s*(?!ignore\b)(?:(?P<arguments>\([^#]*\))\s*->\s*(?P<returned>[^#]+)|(?P<all>[^#]+))"
+)
+
+_HANDLERS: dict[type[cst.CSTNode], Callable[..., None]] = {
+    cst.Call: Scopes._on_call,
     cst.Name: Scopes._on_name,
     cst.Attribute: Scopes._on_name,
     cst.Arg: Scopes._on_keyword_argument,
