@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -435,3 +436,47 @@ def test_example_checkouts_end_after_one_pass(name: str) -> None:
         assert "argus_utils" not in after, path
         assert "_dump_tensor(" not in after, path
         assert "dump_enabled" not in after, path
+
+
+@pytest.mark.parametrize("length", [10, 200])
+def test_long_chains(length: int) -> None:
+    total = " + ".join(["x"] * length)
+    arms = "".join(f"  elif x == {i}:\n    x = {i}\n" for i in range(length))
+    result = run(
+        a=f"{HOOKS}\n\ndef f(x):\n  if x == -1:\n    x = {total}\n{arms}  _dump_tensor('x', x)\n  return x\n"
+    )
+    assert text(result, "a").endswith(f"    x = {length - 1}\n  return x\n")
+
+
+def test_what_python_cannot_parse_is_listed() -> None:
+    plan = make_plan({ARGUS_PATH: ARGUS})
+    source = "dump_tensor('a', " + " + ".join(["x"] * 9000) + ")\n"
+    project = type("P", (), {"dumps": plan, "enabled": ALL})()
+    file = PythonFile.__new__(PythonFile)
+    file.path, file.text, file.project = "tools/a.py", source, project
+    file.module_name, file.is_package, file.edits, file.sites = "", False, [], []
+    dumps.python(file)
+    assert file.edits == []
+    assert [source[s.start : s.end] for s in file.sites] == ["dump_tensor"]
+
+
+def test_makers_of_decorators_and_helpers_are_not_taken_for_what_they_wrap() -> None:
+    argus = (
+        "def dump_tensor(name, x):\n  return x\n\n\n"
+        "def dumpable(label):\n  def decorator(f):\n    def wrapper(*a):\n      return f(*a)\n    return wrapper\n"
+        "  return decorator\n\n\n"
+        "def dump_tree(tree):\n  def leaf(x):\n    return x + 1\n  return [leaf(x) for x in tree]\n"
+    )
+    source = (
+        "from MaxText.utils.argus_utils import dumpable, dump_tree\n\n\n@dumpable('a')\ndef f(x):\n  return x\n\n\n"
+        "def g(name, tree):\n  decorate = dumpable(name)\n  return decorate(f), dump_tree(tree)\n"
+    )
+    result = strip({ARGUS_PATH: argus, "src/MaxText/a.py": source})
+    after = result.texts["src/MaxText/a.py"]
+    assert after == source.replace("@dumpable('a')\n", "")
+    assert len(result.sites["src/MaxText/a.py"]) >= 2
+
+
+def test_plan_travels_to_workers() -> None:
+    plan = make_plan({ARGUS_PATH: ARGUS, "src/MaxText/a.py": HOOKS + "_dump_tensor('a', 1)\n"})
+    assert pickle.loads(pickle.dumps(plan)) == plan

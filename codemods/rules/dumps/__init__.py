@@ -19,6 +19,7 @@ from codemods.rules.dumps.planning import (
     DumpFacts,
     DumpPlan,
     FilePlan,
+    deep,
     digest,
     file_plan,
     gather,
@@ -66,10 +67,15 @@ def _unplanned(file: PythonFile, dumps: DumpPlan) -> FilePlan | None:
         for match in re.finditer(rf"\b{re.escape(name)}\b(?=\s*\()", file.text):
             reason = f"`{name}` takes or returns less than before, and this call was not looked at"
             file.site(MANUAL, match.span(), reason, "compare the call with the definition")
-    code = parse(DumpFacts(file.path, file.module_name, file.is_package, file.text))
-    if code is None:
-        return None
-    world = World([code], dumps.exports)
-    world.hooks.update({n: v for n, v in dumps.exports.items() if isinstance(v, Hook)})
-    world.dumpers = dumps.modules
-    return file_plan(Growth(world, whole=False), code)
+    with deep():
+        code = parse(DumpFacts(file.path, file.module_name, file.is_package, file.text))
+        if code is None:
+            names = {name.rpartition(".")[2] for name in (*dumps.exports, *dumps.modules)}
+            for match in re.finditer("|".join(map(re.escape, sorted(names))), file.text):
+                reason = "the file nests too deep, or is too new, to look for dumps in it"
+                file.site(MANUAL, match.span(), reason, "take the dumps out by hand")
+            return None
+        world = World([code], dumps.exports)
+        world.hooks.update({n: v for n, v in dumps.exports.items() if isinstance(v, Hook)})
+        world.dumpers = dumps.modules
+        return file_plan(Growth(world, whole=False), code)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from codemods.engine.edits import Edit, Site, apply, settle
@@ -28,6 +30,7 @@ from codemods.rules.dumps.values import (
 WORDS: tuple[bytes, ...] = (b"dump", b"argus", b"Dump", b"Argus")
 # A checkout where dumps touch more names than this is looked at as far as that.
 _MOST_WORDS = 500
+_DEEPEST = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,17 @@ def survey(path: str, module_name: str, is_package: bool, text: str) -> DumpFact
     return DumpFacts(path, module_name, is_package, text)
 
 
+@contextmanager
+def deep() -> Iterator[None]:
+    """Room for long chains of operators and of `elif`, which nest one level for each link."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEEPEST))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 class Sources:
     """Files of the checkout, parsed when they are first needed."""
 
@@ -129,7 +143,8 @@ def gather(read: Callable[[tuple[bytes, ...]], Iterable[DumpFacts]]) -> DumpPlan
     words = WORDS
     while True:
         sources.add(read(words))
-        found = _plan(sources, {w.decode() for w in words if w not in WORDS})
+        with deep():
+            found = _plan(sources, {w.decode() for w in words if w not in WORDS})
         more = (*words, *(w for w in found.words if w not in words))
         if more == words or len(more) > _MOST_WORDS:
             return found
@@ -140,7 +155,8 @@ def plan(facts: list[DumpFacts]) -> DumpPlan:
     """What falls with the hooks, if `facts` are of all files that matter (see `gather`)."""
     sources = Sources()
     sources.add(facts)
-    return _plan(sources, set())
+    with deep():
+        return _plan(sources, set())
 
 
 def _plan(sources: Sources, known: set[str]) -> DumpPlan:

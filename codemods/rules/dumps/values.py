@@ -640,10 +640,29 @@ def _read(dotted: str, node: ast.FunctionDef | ast.ClassDef) -> Hook:
     if isinstance(node, ast.ClassDef):
         return Hook(dotted, "class")
     parameters = tuple(a.arg for a in (*node.args.posonlyargs, *node.args.args))
-    inner = [n for n in node.body if isinstance(n, ast.FunctionDef)]
-    if inner:
-        return Hook(dotted, "decorator", parameters[0] if parameters else None, parameters)
+    inner = {n.name for n in ast.walk(node) if isinstance(n, ast.FunctionDef) and n is not node}
+    given_back = {r.value.id for r in own_returns(node) if isinstance(r.value, ast.Name)}
+    if inner & given_back:
+        # What it wraps is the parameter that is called; a maker of decorators calls none of its own.
+        called = {
+            c.func.id
+            for c in ast.walk(node)
+            if isinstance(c, ast.Call) and isinstance(c.func, ast.Name)
+        }
+        wrapped = next((p for p in parameters if p in called), None)
+        return Hook(dotted, "decorator", wrapped, parameters)
     return Hook(dotted, "function", returned_parameter(node), parameters)
+
+
+def own_returns(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.Return]:
+    """The return statements of a function, without those of functions in it."""
+    stack: list[ast.AST] = list(node.body)
+    while stack:
+        part = stack.pop()
+        if isinstance(part, ast.Return):
+            yield part
+        if not isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            stack.extend(ast.iter_child_nodes(part))
 
 
 def returned_parameter(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
