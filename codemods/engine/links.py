@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from codemods.engine.discover import Checkout
-from codemods.engine.project import Placement
+from codemods.engine.project import NEW_ROOT, OLD_ROOT, Placement
 
 
 @dataclass(slots=True)
@@ -88,6 +88,8 @@ def _new_place(end: str, placements: Mapping[str, Placement]) -> str | None:
         if path.startswith(f"{end}/") and inner.new is not None:
             rest = path[len(end) :]
             places.add(inner.new[: -len(rest)] if inner.new.endswith(rest) else None)
+    if len(places) > 1 and PurePosixPath(end).name == OLD_ROOT:  # its files spread, the package is one folder
+        return PurePosixPath(end).with_name(NEW_ROOT).as_posix()
     return places.pop() if len(places) == 1 else None
 
 

@@ -169,6 +169,32 @@ def _check_brackets(text: str) -> None:
             raise Unparsable("brackets are nested too deep for any Python parser") from None
 
 
+def _parse(text: str) -> tuple[cst.Module, dict[int, Span]]:
+    """The module of a text and the span of each node.
+
+    Raises:
+        Unparsable: LibCST does not give the text back unchanged.
+    """
+    module = cst.parse_module(text)
+    state = _SpanState(module.default_indent, module.default_newline)
+    module._codegen(state)
+    if "".join(state.tokens) == text:
+        return module, state.spans
+    # LibCST loses an empty line before a last line that is indented and holds no code; not with code after it.
+    longer = f"{text if text.endswith('\n') else text + '\n'}pass\n"
+    whole = cst.parse_module(longer)
+    state = _SpanState(whole.default_indent, whole.default_newline)
+    whole._codegen(state)
+    if "".join(state.tokens) != longer:
+        raise Unparsable("the parser does not give this text back unchanged")
+    added = whole.body[-1]
+    for node in (whole, added, *added.children):  # these go, and their ids may come again
+        state.spans.pop(id(node), None)
+    module = whole.with_changes(body=whole.body[:-1])
+    state.spans[id(module)] = (0, len(text))
+    return module, state.spans
+
+
 class Tree:
     """A parsed file.
 
@@ -194,9 +220,7 @@ class Tree:
         self._removed = [m.start() for m in re.finditer("\f", shadow)]
         shadow = shadow.replace("\f", "")
         try:
-            self.module = cst.parse_module(shadow)
-            state = _SpanState(self.module.default_indent, self.module.default_newline)
-            self.module._codegen(state)
+            self.module, self._spans = _parse(shadow)
         except cst.ParserSyntaxError as error:
             reason = error.message.partition("@")[0].strip().splitlines()[0]
             raise Unparsable(
@@ -204,11 +228,8 @@ class Tree:
             ) from None
         except RecursionError:
             raise Unparsable("an expression is nested too deep for the parser") from None
-        if "".join(state.tokens) != shadow:
-            raise Unparsable("the parser does not give this text back unchanged")
         # Where a removed form feed stood in the shadow: k-th one at (its offset - k).
         self._removed = [offset - k for k, offset in enumerate(self._removed)]
-        self._spans = state.spans
         self._nodes: list[cst.CSTNode] | None = None
         self._parents: dict[int, cst.CSTNode] = {}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import stat
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -768,13 +769,13 @@ def canonical(path: str) -> str:
 
 
 def files_below(root: Path) -> Iterator[str]:
-    """The files below a folder, sorted by folder, relative with `/`; links and tool folders are left out."""
+    """The files below a folder, sorted by folder, relative with `/`; links, pipes and tool folders are left out."""
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(f for f in folders if f not in _SKIPPED_FOLDERS)
         relative = Path(folder).relative_to(root).as_posix()
         prefix = "" if relative == "." else f"{relative}/"
         for name in sorted(files):
-            if not os.path.islink(os.path.join(folder, name)):
+            if stat.S_ISREG(os.lstat(os.path.join(folder, name)).st_mode):
                 yield f"{prefix}{name}"
 
 
