@@ -118,16 +118,16 @@ def _copy(migration: Migration, repository: git.Repo, stage: Path) -> git.Repo:
         ignore=lambda folder, names: _not_copied(folder, names, common),
     )
     (stage / ".git" / "HEAD").write_bytes(b"ref: refs/heads/none\n")  # a worktree has its own
+    # The common folder may be that of a bare repository or of a submodule.
+    with git.GitConfigParser(stage / ".git" / "config", read_only=False) as config:
+        config.set_value("core", "bare", "false")
+        config.remove_option("core", "worktree")
     copy = git.Repo(stage, expand_vars=False)
     settings = {f"GIT_CONFIG_KEY_{i}": key for i, (key, _) in enumerate(_OWN_GIT)}
     settings |= {f"GIT_CONFIG_VALUE_{i}": value for i, (_, value) in enumerate(_OWN_GIT)}
     copy.git.update_environment(
         **READ_ONLY_GIT | settings | {"GIT_CONFIG_COUNT": str(len(_OWN_GIT))}
     )
-    # The common folder may be that of a bare repository or of a submodule.
-    with copy.config_writer() as config:
-        config.set_value("core", "bare", "false")
-        config.remove_option("core", "worktree")
     for found in migration.checkout.files:
         if found.kind == "submodule" and _commit_of(repository, found.path):
             (stage / found.path).mkdir(parents=True)

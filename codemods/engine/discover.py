@@ -111,7 +111,8 @@ def git_reason(error: Exception) -> str:
     for line in said.splitlines():
         _, found, reason = line.partition("fatal: ")
         if found:
-            return reason.strip().rstrip("'")
+            hint = "; `git config --global --add safe.directory DIR` makes git trust it"
+            return reason.strip() + (hint if "dubious ownership" in reason else "")
     if isinstance(error, git.InvalidGitRepositoryError):
         return "no git repository"
     return " ".join(str(error).split()) or type(error).__name__
