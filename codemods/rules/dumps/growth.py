@@ -127,9 +127,19 @@ class Growth:
                 for store in var.stores:
                     if store.kind == "import" and isinstance(store.stmt, ast.ImportFrom):
                         assert isinstance(store.node, ast.alias)
-                        key = (file.absolute(store.stmt), store.node.name)
-                        found.setdefault(key, []).append((file, var))
+                        module = file.absolute(store.stmt)
+                        if module not in self.world.modules:
+                            # Perhaps a module of these files by another root: count it as one.
+                            module = module.rpartition(".")[2]
+                        found.setdefault((module, store.node.name), []).append((file, var))
         return found
+
+    def _importing(self, file: Code, name: str) -> list[Var]:
+        """The variables of other files that import a name of this one."""
+        if not file.name:
+            return []
+        modules = {file.name, file.name.rpartition(".")[2]}
+        return [v for m in sorted(modules) for _, v in self._importers.get((m, name), ())]
 
     def _escapes(self) -> set[str]:
         """Functions that reach code that is not seen, so that not all their calls are known."""
@@ -799,10 +809,7 @@ class Growth:
             return True
         if var.scope.kind != "module":
             return False
-        key = (file.name, var.name)
-        if file.name and any(
-            v not in self.decisions.variables for _, v in self._importers.get(key, ())
-        ):
+        if any(v not in self.decisions.variables for v in self._importing(file, var.name)):
             return True
         if file.name:
             for other, node in self._attributes.get(var.name, ()):
@@ -817,7 +824,7 @@ class Growth:
 
     def _was_fed(self, file: Code, var: Var) -> bool:
         return var.scope.kind == "module" and any(
-            v in self.decisions.variables for _, v in self._importers.get((file.name, var.name), ())
+            v in self.decisions.variables for v in self._importing(file, var.name)
         )
 
     def _dead_result_target(self, file: Code, var: Var) -> bool:

@@ -196,6 +196,14 @@ class Walk(Expressions):
         if dead:
             self.mark(*dead)
             self.do("remove_items", IMPORT, value, items=dead, reason="the name is gone")
+        for element in value.elts:
+            name = str(element.value) if isinstance(element, ast.Constant) else ""
+            var = self.file.top.names.get(name)
+            if var is None or element in dead:
+                continue
+            if any(self.world.is_machinery(v) for v in self.world.of_var(self.file, var)):
+                reason = "hands on a dump hook that another listed place still needs"
+                self.find(element, reason, "take it out with that place")
 
     def _unpack(self, target: ast.expr, value: ast.expr) -> None:
         if not isinstance(value, ast.Call) or not isinstance(target, (ast.Tuple, ast.List)):
