@@ -125,11 +125,13 @@ class Project:
     source_root: str = "src"
     config_fields: frozenset[str] | None = None
     _symbols: dict[tuple[str, str], Target | None] = field(default_factory=dict, repr=False)
+    _loads: dict[str, frozenset[str]] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
         state = self.__dict__.copy()
         state["_symbols"] = {}
-        for name in ("_paths", "_folders", "old_roots", "_new_modules"):
+        state["_loads"] = {}
+        for name in ("_paths", "_folders", "old_roots", "_new_modules", "_origins"):
             state.pop(name, None)
         return state
 
@@ -165,6 +167,40 @@ class Project:
                 new = new.rpartition(".")[0]
         return frozenset(found)
 
+    @cached_property
+    def _origins(self) -> dict[str, str]:
+        """Module of the output → the checkout's module that it was."""
+        return {new: old for old, new in self.modules.items() if new is not None}
+
+    def loads(self, new: str) -> frozenset[str]:
+        """Modules of the migrated tree that are loaded, and so bound in their packages, once `new` is.
+
+        Upstream's text tells for its own modules, the checkout's for the others.
+        """
+        if new not in self._loads:
+            found: set[str] = set()
+            waiting = [new]
+            while waiting:
+                module = waiting.pop()
+                while module and module not in found:
+                    found.add(module)
+                    waiting += self._imported_by(module)
+                    module = module.rpartition(".")[0]
+            self._loads[new] = frozenset(found)
+        return self._loads[new]
+
+    def _imported_by(self, new: str) -> list[str]:
+        """The new modules that a new module's text imports when it is loaded."""
+        upstream = self.target.modules.get(new)
+        held = upstream or self.old.modules.get(self._origins.get(new, ""))
+        if held is None:
+            return []
+        names = [*held.imports.values(), *held.modules, *held.stars]
+        if upstream is not None:
+            return [m for n in names for m in (n, n.rpartition(".")[0]) if m in self.target.modules]
+        found = [f[0].module for n in names if (f := self.dotted(n)) is not None]
+        return [m for m in found if m is not None]
+
     def module(self, old: str) -> Target | None:
         """Where the old module `old` lives; None when `old` is no module of the old tree.
 
@@ -178,7 +214,9 @@ class Project:
             if new is None:
                 return Target(None, problem=f"`{old}` stays out of the migrated tree")
             if entry is not None and entry.status == "deleted":
-                return Target(new, None, commits, note=self._gone(f"module `{old}`", entry), gone=old)
+                return Target(
+                    new, None, commits, note=self._gone(f"module `{old}`", entry), gone=old
+                )
             return Target(new, None, commits)
         if entry is not None:
             if entry.new is None:

@@ -255,9 +255,7 @@ class Scopes:
             home = home.parent
         self._target(node.target, home, "other")
 
-    def _target(
-        self, node: cst.CSTNode, scope: Scope, kind: BindingKind = "assignment"
-    ) -> None:
+    def _target(self, node: cst.CSTNode, scope: Scope, kind: BindingKind = "assignment") -> None:
         """An assignment target: names bind, everything else is evaluated."""
         if isinstance(node, cst.Name):
             self._bind(scope, node.value, "delete" if kind == "delete" else kind, node)
@@ -369,7 +367,8 @@ class Scopes:
             ):
                 stack.extend(children(node))
             elif isinstance(
-                node, (cst.Else, cst.Finally, cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase)
+                node,
+                (cst.Else, cst.Finally, cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase),
             ):
                 stack.extend(children(node))
 
@@ -465,7 +464,10 @@ class Scopes:
         elif isinstance(node, (cst.Subscript, cst.BinaryOperation, cst.Tuple, cst.List)):
             if isinstance(node, cst.Subscript):
                 name = _last_name(node.value)
-                if name in ("Literal", "Annotated"):  # what follows the type in Annotated is any value
+                if name in (
+                    "Literal",
+                    "Annotated",
+                ):  # what follows the type in Annotated is any value
                     self._visit(node.value, scope)
                     types = 1 if name == "Annotated" else 0
                     for element in node.slice[:types]:
@@ -523,7 +525,9 @@ class Scopes:
             if found is None:
                 continue
             base = starts[token.start[0] - 1] + token.start[1]
-            around = [s for (start, end), s in spans if start <= base < end and s.kind != "comprehension"]
+            around = [
+                s for (start, end), s in spans if start <= base < end and s.kind != "comprehension"
+            ]
             scope = around[-1] if around else self.module
             for part in ("all", "arguments", "returned"):
                 if found[part] is not None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import libcst as cst
 
 from codemods.engine.context import PythonFile
-from codemods.engine.project import OLD_ROOT, Target
+from codemods.engine.project import NEW_ROOT, OLD_ROOT, Target
 from codemods.engine.scopes import Binding, Reference, Scope, dotted_name
 from codemods.engine.tree import Span
 from codemods.maps.symbols import absolute
@@ -147,9 +148,7 @@ RULES = (
         "review",
         "other strings that are nothing but a dotted name of the old tree",
         examples=(
-            Example(
-                'ENTRY = "MaxText.train"\n', 'ENTRY = "maxtext.trainers.pre_train.train"\n'
-            ),
+            Example('ENTRY = "MaxText.train"\n', 'ENTRY = "maxtext.trainers.pre_train.train"\n'),
         ),
     ),
     Rule(
@@ -226,12 +225,32 @@ RULES = (
             ),
         ),
     ),
+    Rule(
+        "IMP024",
+        "report",
+        "branches that choose between the layouts, which import the same once the old one is gone",
+        examples=(
+            Example(
+                "try:\n  from maxtext.utils import max_utils\n"
+                "except ImportError:\n  from MaxText import max_utils\n",
+                "try:\n  from maxtext.utils import max_utils\n"
+                "except ImportError:\n  from maxtext.utils import max_utils\n",
+                listed=("from MaxText import max_utils",),
+            ),
+        ),
+    ),
 )
 
 _LINTER_COMMENT = re.compile(r"#\s*(?:noqa|pylint:|type:|isort:|pyright:|mypy:|ruff:|pytype:)")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z")
 # A name of the old package in the literal part of an f-string that runs into what is filled in.
 _CUT_NAME = re.compile(rf"(?<![\w/.]){OLD_ROOT}\.[\w.]*\Z")
+# The first part of an old name, up to a dot; an old name with a place to fill in; a pattern of old names.
+_PREFIX = re.compile(rf"{OLD_ROOT}\.(?:[A-Za-z_]\w*\.)*\Z")
+_TEMPLATE = re.compile(rf"(?<![\w/.-]){OLD_ROOT}\.(?:\w+\.)*\w*(?:%[(\w]|\{{)")
+_PATTERN = re.compile(rf"(?<![\w/.-]){OLD_ROOT}\\\.")
+# What makes a name before it go on: `.layers`, `:main`.
+_NAME_GOES_ON = re.compile(r"[.:](?!\s)")
 _FROM = re.compile(r"from(?:[ \t\f]|\\\r?\n)*")
 _DOTS = re.compile(r"\.(?:[ \t\f.]|\\\r?\n)*")
 
@@ -258,6 +277,10 @@ _PATCHERS = frozenset({"patch", "patch.dict", "patch.multiple", "setattr", "dela
 # Calls that take a module and the name of one of its attributes.
 _OBJECT_PATCHERS = frozenset({"patch.object", "setattr", "delattr", "getattr", "hasattr"})
 _LOGGERS = frozenset({"getLogger", "get_logger"})
+_FIRST_KEYWORDS = frozenset({"target", "name", "modname", "mod_name", "in_dict"})
+# Functions by which a module looks up its own names.
+_SELF_LOOKUPS = frozenset({"globals", "locals", "vars", "eval", "exec"})
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(slots=True)
@@ -298,13 +321,19 @@ class _Imports:
         self._exported: frozenset[str] | None = None
         self._bindings: dict[cst.CSTNode, Binding] | None = None
         self._module_bindings: dict[tuple[int, str], tuple[str, _Name]] = {}
+        self._dynamic_names: frozenset[str] | None = None
         self._gone: set[str] = set()
-        self._plain_modules: set[str] = set()  # modules that plain imports of the output bind
+        self._plain_modules: set[tuple[int, str]] = (
+            set()
+        )  # (scope, module) of the output's plain imports
+        self._loaded: frozenset[str] | None = None
+        self._seen_strings: set[int] = set()  # those that a call has seen to
 
     def run(self) -> None:
         statements: list[cst.Import | cst.ImportFrom] = []
         strings: list[cst.SimpleString | cst.FormattedString | cst.ConcatenatedString] = []
         joined: list[cst.BinaryOperation] = []
+        calls: list[cst.Call] = []
         for node in self.tree.walk():
             kind = type(node)
             if kind is cst.Import or kind is cst.ImportFrom:
@@ -313,18 +342,28 @@ class _Imports:
                 strings.append(node)  # type: ignore[arg-type]
             elif kind is cst.BinaryOperation:
                 joined.append(node)  # type: ignore[arg-type]
+            elif kind is cst.Call:
+                calls.append(node)  # type: ignore[arg-type]
         for statement in statements:
             if isinstance(statement, cst.ImportFrom):
                 self._from(statement)
             else:
                 self._plain(statement)
+        self._same_alternatives()
         self._patched_objects()
-        self._strings(strings, joined)
+        self._strings(strings, joined, calls)
 
     # Statements -----------------------------------------------------------------------------------
 
     def _from(self, statement: cst.ImportFrom) -> None:
         module = self._absolute(statement)
+        if statement.relative and not module and statement.module is not None:
+            named = dotted_name(statement.module) or ""
+            if self.file.module_name and named.split(".")[0] == OLD_ROOT:
+                reason = "a relative import that leaves the tree"
+                self.file.site(
+                    "IMP020", self.file.span(statement), reason, "find out what it should import"
+                )
         if not module or not (module.split(".")[0] in self.project.old_roots or statement.relative):
             if not isinstance(statement.names, cst.ImportStar):
                 names = [_Name(a, unused=a in self.file.unused) for a in statement.names]
@@ -428,12 +467,58 @@ class _Imports:
             if not use.trail:
                 if name.bound != binding.name:
                     self._rename_use(use, name)
+                self._as_value(use, old, new)
                 continue
             if self._follow(use, name, old, new, several):
                 moved_away += 1
         # An import that only served what has moved away would bind an unused name.
-        if uses and moved_away == len(uses) and not several and not self._is_exported(binding):
+        kept = several or binding.scope.kind == "class" or self._is_exported(binding)
+        if uses and moved_away == len(uses) and not kept:
             name.dropped = True
+
+    def _as_value(self, use: Reference, old: str, new: str, depth: int = 0) -> None:
+        """A module that is assigned or passed on: what is used of it must still be in it."""
+        if use.top is None or use.context != "load":
+            return
+        parent = self.tree.parent(use.top)
+        alias = self._assigned_name(use.top)
+        if alias and depth < 5:
+            home = use.scope.home(alias)
+            for further in self.file.scopes.references(home, alias) if home is not None else ():
+                if not further.trail:
+                    self._as_value(further, old, new, depth + 1)
+                    continue
+                found = self.project.dotted(".".join([old, *(t[0] for t in further.trail)]))
+                if found is None:
+                    continue
+                target, rest = found
+                names = [t[0] for t in further.trail]
+                names = names[: len(names) - (rest.count(".") + 1 if rest else 0)]
+                whole = (further.start, further.trail[max(len(names), 1) - 1][2])
+                if target.module is None:
+                    self.file.site("IMP020", whole, target.problem, _TODO_GONE)
+                elif names and not (
+                    (target.dotted or "") == ".".join([new, *names])
+                    or self._still_there(new, names, target)
+                ):
+                    reason = (
+                        f"`{further.dotted}` now is `{target.dotted}`, and `{alias}` is `{new}`"
+                    )
+                    self.file.site("IMP023", whole, reason, "import the new module by hand")
+            return
+        entry = self.project.map.modules.get(old)
+        if entry is None or entry.status != "split":
+            return
+        if isinstance(parent, (cst.BooleanOperation, cst.Comparison, cst.UnaryOperation, cst.If)):
+            return  # asked whether it is there
+        if isinstance(parent, cst.Arg):
+            call = self.tree.parent(parent)
+            if isinstance(call, cst.Call) and _called(call, _OBJECT_PATCHERS) and _literal(call, 1):
+                return  # followed by its name
+        reason = (
+            f"the names of `{old}` went to several modules, and which are used of it cannot be seen"
+        )
+        self.file.site("IMP023", (use.start, use.end), reason, f"see that `{new}` has what is used")
 
     def _rename_use(self, use: Reference, name: _Name) -> None:
         self.file.edit("IMP006", (use.start, use.end), name.bound, group=self._group(name))
@@ -477,23 +562,21 @@ class _Imports:
         chosen = self.file.renamed.get(use.trail[covered - 1][1])
         if chosen is not None and target.name is not None:
             dotted = f"{target.module}.{chosen}"
-        if dotted.startswith(f"{new}."):
+        if dotted.startswith(f"{new}.") and self._is_loaded(target.module, new):
             text = name.bound + dotted[len(new) :]
             if text != self.file.text[whole[0] : whole[1]]:
                 rule = "IMP006" if covered else "IMP004"
                 self.file.edit(rule, whole, text, group=self._group(name))
             return False
         if several:
-            reason = (
-                f"`{use.dotted}` now is `{dotted}`, but `{use.name}` is bound in more than one way here"
-            )
+            reason = f"`{use.dotted}` now is `{dotted}`, but `{use.name}` is bound in more than one way here"
             self.file.site("IMP023", whole, reason, "import the new module by hand")
             return False
         if dotted == new:
             if name.bound != use.name:
                 self._rename_use(use, name)
             return False
-        home = target.module if target.name is not None else target.module
+        home = target.module
         parent, _, leaf = home.rpartition(".")
         if not parent:
             self.file.edit("IMP005", whole, dotted, group=self._group(name))
@@ -506,6 +589,31 @@ class _Imports:
         del span
         return True
 
+    def _is_loaded(self, module: str, package: str) -> bool:
+        """Whether `module` is bound in its package once `package` is imported, or by this file's imports."""
+        if self._loaded is None:
+            found: set[str] = set()
+            for line in self.tree.module.body:
+                for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+                    if isinstance(statement, (cst.Import, cst.ImportFrom)):
+                        found |= self._loaded_by(statement)
+            self._loaded = frozenset(found)
+        return module == package or module in self._loaded or module in self.project.loads(package)
+
+    def _loaded_by(self, statement: cst.Import | cst.ImportFrom) -> set[str]:
+        """The new modules that a statement names, with their packages."""
+        if isinstance(statement.names, cst.ImportStar):
+            return set()
+        found: set[str] = set()
+        for alias in statement.names:
+            imported = self._imported_as(alias)
+            resolved = self.project.dotted(imported)
+            new = resolved[0].module if resolved is not None else imported
+            while new:
+                found.add(new)
+                new = new.rpartition(".")[0]
+        return found
+
     def _still_there(self, new: str, names: list[str], target: Target) -> bool:
         """Whether the module's new home still hands on the same thing by the same names."""
         tree = self.project.target
@@ -515,7 +623,7 @@ class _Imports:
         for name in names:
             if not isinstance(found, str):
                 return False
-            held = tree.modules[found] if found in tree.modules else None
+            held = tree.modules.get(found)
             if held is not None and held.dynamic and name in (held.exported or ()):
                 return True  # handed on when asked for, by a `__getattr__`, and named in `__all__`
             if name not in tree.names(found):  # a submodule is there only once something imports it
@@ -596,7 +704,7 @@ class _Imports:
             return self._plain_uses_apart(name, uses, new)
         name.module, name.name, name.bound = "", new, new_root
         self._taken[new_root] = new_root
-        self._plain_modules.add(new)
+        self._plain_modules.add((id(binding.scope), new))
         key = (id(binding.scope), old_root)
         if key in self._module_bindings:
             return True  # an earlier import of the same package has seen to the uses
@@ -616,7 +724,9 @@ class _Imports:
         modules = [f[0].module if f is not None else None for f in found]
         if any(m is None or "." not in m for m in modules) or "." not in new:
             reason = f"`{new.split('.')[0]}` already means something else in this file"
-            self.file.site("IMP023", self.file.span(name.alias), reason, f"rename it, then import `{new}`")
+            self.file.site(
+                "IMP023", self.file.span(name.alias), reason, f"rename it, then import `{new}`"
+            )
             for use in uses:
                 end = use.trail[-1][2] if use.trail else use.end
                 self.file.site("IMP023", (use.start, end), reason, "rename it first")
@@ -651,10 +761,11 @@ class _Imports:
             self.file.site("IMP020", whole, target.problem, _TODO_GONE)
             # The old root is bound no more, so what is known of the name is rewritten all the same.
             names = use.dotted.split(".")
-            for parts in range(parts - 1, -1, -1):
-                home = self.project.module(".".join(names[: parts + 1]))
+            for known in range(parts - 1, -1, -1):
+                home = self.project.module(".".join(names[: known + 1]))
                 if home is not None and home.module is not None:
-                    target, whole = home, (use.start, use.trail[parts - 1][2] if parts else use.end)
+                    parts, target = known, home
+                    whole = (use.start, use.trail[parts - 1][2] if parts else use.end)
                     break
             else:
                 return True
@@ -694,10 +805,12 @@ class _Imports:
                 if s.rpartition(".")[0] == module
             }
             public = {n for n in public if not n.startswith("_")}
+        submodules = self.project.old.children(module)  # those that are loaded are bound as well
         used: dict[str, list[Reference]] = {}
         for scope in self.file.scopes.all:
             for reference in scope.references:
-                if reference.name in public and scope.home(reference.name) is None:
+                bound = reference.name in public or reference.name in submodules
+                if bound and scope.home(reference.name, reference.early) is None:
                     used.setdefault(reference.name, []).append(reference)
         elsewhere: dict[str, list[str]] = {}
         renames: list[tuple[Reference, str]] = []
@@ -707,7 +820,11 @@ class _Imports:
             symbol = self.project.symbol(module, name)
             if symbol is None or symbol.module is None:
                 problems.append(symbol.problem if symbol else f"`{name}` is unknown")
-            elif symbol.module != target.module or (symbol.name or name) != name:
+            elif symbol.name is None and (away := self._left_behind(module, name, symbol, used)):
+                problems.append(away)
+            elif self._star_binds(module, target.module, name, symbol):
+                continue
+            elif symbol.module != target.module or symbol.name != name:
                 if hands_on:
                     problems.append(f"`{name}` now is `{symbol.dotted}`")
                     continue
@@ -722,9 +839,7 @@ class _Imports:
         still_right = self._relative_holds(statement, target.module)
         group = f"star:{span[0]}"
         if not still_right:
-            self.file.edit(
-                "IMP008", self._module_span(statement), target.module, group=group
-            )
+            self.file.edit("IMP008", self._module_span(statement), target.module, group=group)
         for use, new in renames:
             self.file.edit("IMP008", (use.start, use.end), new, group=group)
         lines = [f"from {m} import {', '.join(sorted(ns))}" for m, ns in sorted(elsewhere.items())]
@@ -733,6 +848,45 @@ class _Imports:
             self.file.edit(
                 "IMP008", (span[1], span[1]), separator + separator.join(lines), group=group
             )
+
+    def _star_binds(self, module: str, new: str, name: str, symbol: Target) -> bool:
+        """Whether a star import of the module at its new place binds `name` to the same thing."""
+        if new in self.project.target.modules:
+            bound = name in self.project.target.public(new)
+            return bound and self._still_there(new, [name], symbol)
+        held = self.project.old.modules.get(module)
+        if held is None or name not in self.project.old.public(module):
+            return False
+        if name in held.imports:  # a module of the checkout's own goes on importing it
+            return symbol.name is not None and held.imports[name].endswith(f".{symbol.name}")
+        for star in held.stars:
+            home = self.project.module(star)
+            if (
+                name in self.project.old.public(star)
+                and home is not None
+                and home.module is not None
+            ):
+                return self._star_binds(star, home.module, name, symbol)
+        return False
+
+    def _left_behind(
+        self, module: str, name: str, home: Target, used: dict[str, list[Reference]]
+    ) -> str:
+        """A use of a module that a star import binds, whose attribute is not in the module any more."""
+        for use in used.get(name, ()):
+            found = self.project.dotted(".".join([module, use.dotted]))
+            if found is None or not use.trail or home.module is None:
+                continue
+            target, rest = found
+            names = [t[0] for t in use.trail]
+            covered = len(names) - (rest.count(".") + 1 if rest else 0)
+            if target.module is None:
+                return target.problem
+            if (target.dotted or "").startswith(home.module) or not covered:
+                continue
+            if not self._still_there(home.module, names[:covered], target):
+                return f"`{use.dotted}` now is `{target.dotted}`"
+        return ""
 
     # Writing statements ---------------------------------------------------------------------------
 
@@ -776,7 +930,8 @@ class _Imports:
                 text = imported if bound == imported else f"{imported} as {bound}"
                 items = groups.setdefault(extra_module, [])
                 if text not in [t for _, t in items]:
-                    items.append((None, text))
+                    first = name.dropped and name.extra[0] == (extra_module, imported, bound)
+                    items.append((name if first else None, text))  # its comments go along
         removed = any(n.unused for n in names) and self.file.enabled("IMP012")
         group = self._group(names[0])
         if not groups:
@@ -818,7 +973,7 @@ class _Imports:
             return self.file.source(alias)
         if name.name == name.bound:
             return name.name
-        start, end = self.file.span(alias)
+        _, end = self.file.span(alias)
         name_end = self.file.span(alias.name)[1]
         return name.name + self.file.text[name_end:end]
 
@@ -839,6 +994,8 @@ class _Imports:
         step = comments.step or indent + self.tree.module.default_indent
         newline = self.tree.module.default_newline
         lines: list[str] = []
+        # A linter's comment beside the opening bracket is meant for all names.
+        linted = bool(_LINTER_COMMENT.match(comments.head))
         for new_module, items in groups.items():
             shown = old_module if new_module is None else new_module
             if new_module is not None and self._relative_holds(statement, new_module):
@@ -846,28 +1003,37 @@ class _Imports:
             if new_module == "":
                 lines += [f"import {text}" for _, text in items]
                 continue
-            texts: list[str] = []
-            for name, text in items:
-                if text not in texts:
-                    texts.append(text)
-            before = {text: comments.before.get(id(n.alias), []) for n, text in items if n}
-            after = {text: comments.after.get(id(n.alias), "") for n, text in items if n}
+            texts = list(dict.fromkeys(text for _, text in items))
+            before: dict[str, list[str]] = {}
+            after: dict[str, str] = {}
+            below: dict[str, list[str]] = {}
+            for name, text in items:  # the comments of names that become one name stay, all of them
+                if name is not None:
+                    key = id(name.alias)
+                    before.setdefault(text, []).extend(comments.before.get(key, []))
+                    below.setdefault(text, []).extend(comments.below.get(key, []))
+                    if beside := comments.after.get(key):
+                        after[text] = f"{after[text]}  {beside}" if text in after else beside
             one_line = f"from {shown} import {', '.join(texts)}"
-            if any(before.values()) or any(after.values()):
+            beside_bracket = comments.head if linted or not lines else ""
+            if beside_bracket or any((*before.values(), *after.values(), *below.values())):
                 body = "".join(
-                    "".join(f"{step}{c}{newline}" for c in before.get(t, []))
-                    + f"{step}{t},{('  ' + after[t]) if after.get(t) else ''}{newline}"
+                    "".join(f"{step}{c}{newline}" for c in before.get(t, ()))
+                    + f"{step}{t},{('  ' + after[t]) if t in after else ''}{newline}"
+                    + "".join(f"{step}{c}{newline}" for c in below.get(t, ()))
                     for t in texts
                 )
-                lines.append(f"from {shown} import ({newline}{body}{indent})")
+                opening = f"(  {beside_bracket}" if beside_bracket else "("
+                lines.append(f"from {shown} import {opening}{newline}{body}{indent})")
             elif bracketed and len(texts) > 1 and (comments.step or len(indent + one_line) > 100):
                 body = "".join(f"{step}{t},{newline}" for t in texts)
                 lines.append(f"from {shown} import ({newline}{body}{indent})")
             else:
                 lines.append(one_line)
         separator = self._separator(statement)
-        if comments.head:  # a comment beside the opening bracket
-            lines[0] = f"{comments.head}{newline}{indent}{lines[0]}" if "\n" in separator else lines[0]
+        placed = {id(n.alias) for items in groups.values() for n, _ in items if n is not None}
+        if "\n" in separator:  # comments on names that are gone stay above the statement
+            lines[:0] = comments.without(placed)
         trailing = self._trailing_comment(statement)
         if trailing and _LINTER_COMMENT.match(trailing):
             lines = [f"{line}  {trailing}" for line in lines[:-1]] + lines[-1:]
@@ -877,14 +1043,17 @@ class _Imports:
         removed = {id(n) for n in names if n.unused and self.file.enabled("IMP012")}
         extras: list[str] = []
         for name in names:
+            scope = self._binding(name.alias).scope
             for module, imported, bound in name.extra:
                 if module:
                     text = imported if bound == imported else f"{imported} as {bound}"
                     line = f"from {module} import {text}"
-                elif imported in self._plain_modules:
+                elif {
+                    (id(s), imported) for s in (scope, self.file.scopes.module)
+                } & self._plain_modules:
                     continue
                 else:
-                    self._plain_modules.add(imported)
+                    self._plain_modules.add((id(scope), imported))
                     line = f"import {imported}"
                 if line not in extras:
                     extras.append(line)
@@ -918,7 +1087,9 @@ class _Imports:
         _, end = self.file.span(name.alias)
         return name.name + self.file.text[self.file.span(name.alias.name)[1] : end]
 
-    def _remove_statement(self, statement: cst.Import | cst.ImportFrom, rule: str, group: str) -> None:
+    def _remove_statement(
+        self, statement: cst.Import | cst.ImportFrom, rule: str, group: str
+    ) -> None:
         """Take the statement out; a block that held nothing else keeps a `pass`."""
         line = self.tree.parent(statement)
         start, end = self.file.span(statement)
@@ -939,14 +1110,18 @@ class _Imports:
                     end += 1
                 self.file.edit(rule, (start, end), "", group=group)
             return
-        siblings = line.body if isinstance(line, (cst.SimpleStatementLine, cst.SimpleStatementSuite)) else ()
+        siblings = (
+            line.body
+            if isinstance(line, (cst.SimpleStatementLine, cst.SimpleStatementSuite))
+            else ()
+        )
         if len(siblings) < 2:
             self.file.edit(rule, (start, end), "pass", group=group)
         elif siblings[-1] is statement:
             before = self.file.span(siblings[-2])[1]
             self.file.edit(rule, (before, end), "", group=group)
         else:
-            after = next(s for p, s in zip(siblings, siblings[1:], strict=False) if p is statement)
+            after = next(s for p, s in pairwise(siblings) if p is statement)
             self.file.edit(rule, (start, self.file.span(after)[0]), "", group=group)
 
     def _indent(self, statement: cst.CSTNode) -> str:
@@ -994,7 +1169,7 @@ class _Imports:
                     found.step = own_lines[-1]
                 position = self.file.span(alias)[1]
             elif above and previous is not None:  # comments before the closing bracket
-                found.before[id(previous)] = found.before.get(id(previous), []) + above
+                found.below[id(previous)] = above
             previous = alias
         return found
 
@@ -1020,21 +1195,32 @@ class _Imports:
     def _imported(self, binding: Binding) -> str:
         alias = binding.node
         assert isinstance(alias, cst.ImportAlias)
+        imported = self._imported_as(alias)
+        if alias.asname is None and isinstance(self.tree.parent(alias), cst.Import):
+            return imported.split(".")[0]
+        return imported
+
+    def _imported_as(self, alias: cst.ImportAlias) -> str:
+        """The absolute dotted name that an alias imports."""
         statement = self.tree.parent(alias)
         name = dotted_name(alias.name) or ""
-        if isinstance(statement, cst.ImportFrom):
-            return f"{self._absolute(statement)}.{name}"
-        return name if alias.asname is not None else name.split(".")[0]
+        return (
+            f"{self._absolute(statement)}.{name}" if isinstance(statement, cst.ImportFrom) else name
+        )
 
     def _may_rename(self, binding: Binding, new: str, dotted: str) -> bool:
         """Whether the name that an import binds can change with all its uses."""
-        if self._bound_otherwise(binding):
+        if self._bound_otherwise(binding) or binding.scope.kind == "class":
+            return False  # a class's name is an attribute: its uses are not to be seen
+        if binding.scope.kind == "module" and binding.name in self._looked_up_names():
             return False
         if self._is_exported(binding) and binding.name not in self.project.names:
             return False  # a name of the table changes in `__all__` too
         if any(binding.name in s.outside for s in self.file.scopes.all):
             return False
-        return self._taken.get(new) == dotted or (new not in self._taken and self._is_free(new, dotted))
+        return self._taken.get(new) == dotted or (
+            new not in self._taken and self._is_free(new, dotted)
+        )
 
     def _is_free(self, name: str, dotted: str) -> bool:
         """Whether `name` means nothing in this file yet, or only ever the import of `dotted`."""
@@ -1052,9 +1238,7 @@ class _Imports:
             if binding.node in self.file.unused:
                 continue
             imported = self._imported(binding)
-            found = self.project.dotted(imported)
-            new = found[0].dotted if found is not None and not found[1] else imported
-            if new != dotted and imported != dotted:
+            if dotted not in (imported, self._new_name(imported)):
                 return False
         return True
 
@@ -1064,18 +1248,74 @@ class _Imports:
             return False
         if self._exported is None:
             names: set[str] = set()
-            for place in self.file.scopes.module.bindings.get("__all__", []):
-                statement = self.tree.parent(place.node)
+            for use in self.file.scopes.references(self.file.scopes.module, "__all__"):
+                # `__all__ = […]`, `__all__ += […]`, `__all__.append(…)`
+                statement: cst.CSTNode | None = use.top
                 while statement is not None and not isinstance(
-                    statement, (cst.Assign, cst.AugAssign, cst.AnnAssign)
+                    statement, (cst.Assign, cst.AugAssign, cst.AnnAssign, cst.Expr)
                 ):
                     statement = self.tree.parent(statement)
                 if statement is not None:
-                    for node in self.tree.walk(statement):
-                        if isinstance(node, cst.SimpleString):
-                            names.add(str(node.evaluated_value))
+                    names |= self._strings_in(statement)
             self._exported = frozenset(names)
         return binding.name in self._exported
+
+    def _strings_in(self, node: cst.CSTNode) -> set[str]:
+        return {
+            value
+            for part in self.tree.walk(node)
+            if isinstance(part, cst.SimpleString) and isinstance(value := part.evaluated_value, str)
+        }
+
+    def _looked_up_names(self) -> frozenset[str]:
+        """Names that the module may look up in itself by a string: `globals()["name"]`, `eval("name")`."""
+        if self._dynamic_names is None:
+            names: set[str] = set()
+            for scope in self.file.scopes.all:
+                for use in scope.references:
+                    if use.top is None or use.trail or use.name not in _SELF_LOOKUPS:
+                        continue
+                    node: cst.CSTNode | None = self.tree.parent(use.top)
+                    while isinstance(
+                        node, (cst.Call, cst.Attribute, cst.Subscript, cst.Comparison)
+                    ):
+                        for string in self._strings_in(node):
+                            names |= set(_IDENTIFIER.findall(string))
+                        node = self.tree.parent(node)
+            self._dynamic_names = frozenset(names)
+        return self._dynamic_names
+
+    def _same_alternatives(self) -> None:
+        """List branches of a try or an if that import the same thing once the old layout is gone."""
+        for scope in self.file.scopes.all:
+            for places in scope.bindings.values():
+                imports = [
+                    b for b in places if b.kind == "import" and b.node not in self.file.unused
+                ]
+                if len(imports) > 1:
+                    self._alternatives([(b, self._imported(b)) for b in imports])
+
+    def _alternatives(self, imports: Sequence[tuple[Binding, str]]) -> None:
+        for binding, old in imports:
+            new = self._new_name(old)
+            if old == new or old.split(".")[0] not in self.project.old_roots:
+                continue
+            around = [
+                n for n in self.tree.ancestors(binding.node) if isinstance(n, (cst.Try, cst.If))
+            ]
+            for other, imported in imports:
+                if other is binding or imported != new:
+                    continue
+                if any(a in around for a in self.tree.ancestors(other.node)):
+                    reason = f"the other branch imports `{new}` already, so both do the same now"
+                    self.file.site(
+                        "IMP024", self.file.span(binding.node), reason, "keep one of them"
+                    )
+                    break
+
+    def _new_name(self, imported: str) -> str:
+        found = self.project.dotted(imported)
+        return (found[0].dotted or imported) if found is not None and not found[1] else imported
 
     # Strings --------------------------------------------------------------------------------------
 
@@ -1128,70 +1368,174 @@ class _Imports:
         """Where a patched `module.name` is looked up: in the module itself, if that only imports it."""
         held = self.project.old.modules.get(module)
         home = self.project.module(module)
-        if held is not None and home is not None and home.module is not None:
-            if name in held.imports and module in self.project.modules:
-                imported = held.imports[name]
-                target = self.project.dotted(imported)
-                new = name
-                if target is not None and not target[1] and target[0].dotted:
-                    if imported.rpartition(".")[2] == name:  # not imported under another name
-                        new = target[0].dotted.rpartition(".")[2]
-                return Target(home.module, new)
-        if held is None and home is not None and home.module is not None:
-            if self.project.target.resolve(home.module, name) is not None:
-                return Target(home.module, name)
+        if home is None or home.module is None:
+            return self.project.symbol(module, name)
+        if held is not None and name in held.imports and module in self.project.modules:
+            imported = held.imports[name]
+            kept = imported.rpartition(".")[2] != name  # imported under another name
+            return Target(
+                home.module, name if kept else self._new_name(imported).rpartition(".")[2]
+            )
+        if held is None and self.project.target.resolve(home.module, name) is not None:
+            return Target(home.module, name)
         return self.project.symbol(module, name)
 
     def _strings(
         self,
         strings: Iterable[cst.SimpleString | cst.FormattedString | cst.ConcatenatedString],
         joined: Iterable[cst.BinaryOperation],
+        calls: Iterable[cst.Call],
     ) -> None:
-        constants: set[str] = set()
+        constants = _Constants()
         roots = tuple(f"{r}." for r in self.project.old_roots)
+        for call in calls:
+            self._import_call(call)
         for node in strings:
-            if isinstance(node, cst.SimpleString):
-                value = node.evaluated_value
-                if not isinstance(value, str):
-                    continue
-                if value.startswith(roots) and _DOTTED.match(value):
-                    self._dotted_string(node, value, constants)
-                elif value in self.project.old_roots and "." not in value and value == OLD_ROOT:
-                    self._root_string(node)
-                elif value.startswith(OLD_ROOT + ".") and _DOTTED.match(value.rstrip(".")):
-                    self._prefix_string(node, value)
+            if not isinstance(node, cst.SimpleString) or id(node) in self._seen_strings:
+                continue
+            value = node.evaluated_value
+            if not isinstance(value, str):
+                continue
+            if value.startswith(roots) and _DOTTED.match(value):
+                self._dotted_string(node, value, constants)
+            elif value == OLD_ROOT:
+                self._root_string(node)
+                constants.roots.add(self._assigned_name(node))
+            elif isinstance(self.tree.parent(node), cst.ConcatenatedString):
+                continue  # seen as a whole
+            elif _PREFIX.match(value) or _TEMPLATE.search(value) or _PATTERN.search(value):
+                self._built(node)
         for node in strings:
             if isinstance(node, (cst.FormattedString, cst.ConcatenatedString)):
                 self._built_string(node, constants)
         for operation in joined:
-            if isinstance(operation.operator, (cst.Add, cst.Modulo)):
-                for side in (operation.left, operation.right):
-                    if isinstance(side, cst.Name) and side.value in constants:
-                        self._built(operation)
+            self._built_operation(operation, constants)
+        for call in calls:
+            self._built_call(call, constants)
 
-    def _dotted_string(self, node: cst.SimpleString, value: str, constants: set[str]) -> None:
+    def _built_operation(self, operation: cst.BinaryOperation, constants: _Constants) -> None:
+        """`"MaxText" + ".layers"`, `NAME + x`, `"%s.layers" % NAME`."""
+        left, right = operation.left, operation.right
+        if isinstance(operation.operator, cst.Modulo):
+            filled = [e.value for e in right.elements] if isinstance(right, cst.Tuple) else [right]
+            template = _text(left) or ""
+            if constants.dotted(left) or (
+                re.search(r"%s[.:]\w", template) and any(constants.any(n) for n in filled)
+            ):
+                self._built(operation)
+        elif isinstance(operation.operator, cst.Add):
+            if isinstance(left, cst.BinaryOperation) and isinstance(left.operator, cst.Add):
+                left = left.right  # the operand before
+            before, after = _text(left), _text(right)
+            if after is None:
+                goes_on = constants.dotted(left)
+            else:
+                goes_on = bool(_NAME_GOES_ON.match(after)) and (
+                    constants.any(left) or before == OLD_ROOT
+                )
+            if goes_on or (constants.any(right) and (before is None or before.endswith("."))):
+                self._built(operation)
+
+    def _built_call(self, call: cst.Call, constants: _Constants) -> None:
+        """`".".join(["MaxText", …])`, `"{}.layers".format(NAME)`."""
+        function = call.func
+        template = _text(function.value) if isinstance(function, cst.Attribute) else None
+        if template is None or not isinstance(function, cst.Attribute):
+            return
+        parts: list[cst.BaseExpression] = []
+        if function.attr.value == "join" and template == ".":
+            lists = [a.value for a in call.args if isinstance(a.value, (cst.List, cst.Tuple))]
+            parts = [element.value for several in lists for element in several.elements]
+        elif function.attr.value == "format" and re.search(r"\}[.:]\w", template):
+            parts = [a.value for a in call.args]
+        if any(constants.any(part) or _text(part) == OLD_ROOT for part in parts):
+            self._built(call)
+
+    def _import_call(self, call: cst.Call) -> None:
+        """`import_module(".moe", package="MaxText.layers")` and `__import__`: what they say together."""
+        arguments = {
+            key: argument.value
+            for position, argument in enumerate(call.args)
+            for key in [argument.keyword.value if argument.keyword is not None else position]
+        }
+        if _called(call, frozenset({"import_module", "find_spec", "resolve_name"})):
+            self._relative_load(
+                call,
+                arguments.get(0, arguments.get("name")),
+                arguments.get(1, arguments.get("package")),
+            )
+        elif dotted_name(call.func) == "__import__":
+            first = arguments.get(0, arguments.get("name"))
+            if isinstance(first, cst.SimpleString) and _text(first) is not None:
+                self._dunder_import(call, first, arguments.get(3, arguments.get("fromlist")))
+
+    def _relative_load(
+        self, call: cst.Call, name: cst.BaseExpression | None, package: cst.BaseExpression | None
+    ) -> None:
+        base = package.evaluated_value if isinstance(package, cst.SimpleString) else None
+        if isinstance(package, cst.Name) and package.value in ("__package__", "__name__"):
+            base = self.file.module_name
+            if package.value == "__package__" and not self.file.is_package:
+                base = base.rpartition(".")[0]
+        if not isinstance(base, str) or base.split(".")[0] not in self.project.old_roots:
+            return
+        if not isinstance(name, cst.SimpleString):
+            if isinstance(package, cst.SimpleString):
+                self._built(call)
+                self._seen_strings.add(id(package))
+            return
+        relative = name.evaluated_value
+        if not isinstance(relative, str) or not relative.startswith("."):
+            return
+        level = len(relative) - len(relative.lstrip("."))
+        old = absolute(base, True, level, relative[level:])
+        found = self.project.dotted(old)
+        home = self.project.module(base)
+        self._seen_strings |= {id(name), id(package)}
+        if found is None or found[1] or found[0].module is None:
+            problem = found[0].problem if found is not None else ""
+            reason = problem or f"module `{old}` is in neither the checkout nor upstream's trees"
+            self.file.site("IMP020", self.file.span(call), reason, _TODO_GONE)
+            return
+        new = found[0].dotted or ""
+        new_base = home.module if home is not None else None
+        if isinstance(package, cst.SimpleString) and new_base is not None:
+            self.file.edit("IMP009", self.file.span(package), _requote(package, new_base))
+        if new_base is None or absolute(new_base, True, level, relative[level:]) != new:
+            self.file.edit("IMP009", self.file.span(name), _requote(name, new))
+
+    def _dunder_import(
+        self, call: cst.Call, node: cst.SimpleString, names: cst.BaseExpression | None
+    ) -> None:
+        value = _text(node) or ""
+        if value.split(".")[0] != OLD_ROOT:
+            return
+        listed = (
+            [e.value for e in names.elements] if isinstance(names, (cst.List, cst.Tuple)) else []
+        )
+        if not listed:  # gives the root package, whose attributes are other ones now
+            if not isinstance(self.tree.parent(call), cst.Expr) and (
+                names is not None or "." in value
+            ):
+                self._built(call)
+                self._seen_strings.add(id(node))
+            return
+        home = self.project.module(value)
+        for name in listed:
+            wanted = _text(name)
+            target = self.project.symbol(value, wanted) if wanted is not None else None
+            if home is None or target is None or target.dotted != f"{home.module}.{wanted}":
+                self._built(call)
+                self._seen_strings.add(id(node))
+                return
+
+    def _dotted_string(self, node: cst.SimpleString, value: str, constants: _Constants) -> None:
         parent = self.tree.parent(node)
         if isinstance(parent, cst.ConcatenatedString):
             return
         call = self._call_of(node)
         if call is not None and _called(call, _LOGGERS):
-            new = self._new_string(value, patched=False)
-            if new is not None and new.dotted == value:
-                return
-            if new is None and not value.startswith(f"{OLD_ROOT}."):
-                return
-            if self.project.options.rename_loggers and new is not None and new.module is not None:
-                text = _requote(node, _joined(new, value))
-                self.file.edit("IMP011", self.file.span(node), text)
-            else:
-                self.file.site(
-                    "IMP011",
-                    self.file.span(node),
-                    "logger names are kept unless asked for"
-                    if new is not None and new.module is not None
-                    else "a logger's name that is no module",
-                    "run with --rename-loggers, or keep the name on purpose",
-                )
+            self._logger(node, value, self._new_string(value, patched=False))
             return
         loaded = call is not None and _called(call, _LOADERS)
         patched = call is not None and _called(call, _PATCHERS)
@@ -1205,7 +1549,7 @@ class _Imports:
             return
         assigned = self._assigned_name(node)
         if assigned:
-            constants.add(assigned)
+            constants.names.add(assigned)
         new_value = target.dotted or ""
         if new_value == value:
             return
@@ -1213,15 +1557,55 @@ class _Imports:
         rule = "IMP009" if loaded or patched else "IMP010"
         self.file.edit(rule, self.file.span(node), _requote(node, new_value))
 
-    def _root_string(self, node: cst.SimpleString) -> None:
-        """The bare name: a module only where it is loaded; the product's name anywhere else."""
-        call = self._call_of(node)
-        if call is not None and _called(call, _LOADERS - {"setattr", "delattr"}):
-            self.file.edit("IMP009", self.file.span(node), _requote(node, "maxtext"))
+    def _logger(self, node: cst.SimpleString, value: str, new: Target | None) -> None:
+        """A logger's name: rewritten by option, else listed."""
+        if new is not None and new.dotted == value:
+            return
+        if new is None and not value.startswith(f"{OLD_ROOT}."):
+            return
+        if self.project.options.rename_loggers and new is not None and new.module is not None:
+            self.file.edit("IMP011", self.file.span(node), _requote(node, new.dotted or value))
+            return
+        known = new is not None and new.module is not None
+        self.file.site(
+            "IMP011",
+            self.file.span(node),
+            (
+                "logger names are kept unless asked for"
+                if known
+                else "a logger's name that is no module"
+            ),
+            "run with --rename-loggers, or keep the name on purpose",
+        )
 
-    def _prefix_string(self, node: cst.SimpleString, value: str) -> None:
-        """`"MaxText.layers."`: the first half of a name that is put together."""
-        self._built(node)
+    def _root_string(self, node: cst.SimpleString) -> None:
+        """The bare name: a module only where it is loaded or looked up; the product's name anywhere else."""
+        call = self._call_of(node)
+        if call is not None and _called(call, _LOGGERS):
+            self._logger(node, OLD_ROOT, Target(NEW_ROOT))
+        elif (call is not None and _called(call, _LOADERS - {"setattr", "delattr"})) or (
+            self._is_key_of_modules(node)
+        ):
+            self.file.edit("IMP009", self.file.span(node), _requote(node, NEW_ROOT))
+
+    def _is_key_of_modules(self, node: cst.SimpleString) -> bool:
+        """Whether a string is looked up in `sys.modules`."""
+        parent = self.tree.parent(node)
+        if isinstance(parent, cst.Index) or (
+            isinstance(parent, cst.DictElement) and parent.key is node
+        ):
+            _, parent, *_ = self.tree.ancestors(parent)  # the subscript's element, or the dict
+            parent = parent if isinstance(parent, cst.Subscript) else self.tree.parent(parent)
+        if isinstance(parent, cst.Arg):
+            parent = self.tree.parent(parent)
+        if not isinstance(parent, (cst.Call, cst.Subscript, cst.Comparison)):
+            return False
+        for part in self.tree.walk(parent):
+            if isinstance(part, cst.Attribute) and dotted_name(part) == "sys.modules":
+                return True
+            if isinstance(part, cst.SimpleString) and part.evaluated_value == "sys.modules":
+                return True
+        return False
 
     def _new_string(self, value: str, patched: bool) -> Target | None:
         """What a dotted string means now, with the attributes behind the symbol in `name`."""
@@ -1242,13 +1626,23 @@ class _Imports:
         parts = value.split(".")
         for cut in range(len(parts) - 1, 0, -1):
             module = ".".join(parts[:cut])
-            if self.project.module(module) is not None:
-                target = self._looked_up(module, parts[cut])
-                return None if target is None else _with_rest(target, ".".join(parts[cut + 1 :]))
+            home = self.project.module(module)
+            if home is None:
+                continue
+            target = self._looked_up(module, parts[cut])
+            rest = parts[cut + 1 :]
+            imported = self.project.old.resolve(module, parts[cut]) if rest else None
+            if isinstance(imported, str) and imported != f"{module}.{parts[cut]}":
+                # Replaced in the module that is imported there, which may not have it any more.
+                through = self._patched_name(".".join([imported, *rest]))
+                held = self.project.module(imported)
+                if through is not None and (held is None or through.module != held.module):
+                    return through
+            return None if target is None else _with_rest(target, ".".join(rest))
         return None
 
     def _built_string(
-        self, node: cst.FormattedString | cst.ConcatenatedString, constants: set[str]
+        self, node: cst.FormattedString | cst.ConcatenatedString, constants: _Constants
     ) -> None:
         if isinstance(self.tree.parent(node), cst.ConcatenatedString):
             return
@@ -1256,21 +1650,37 @@ class _Imports:
         if isinstance(node, cst.FormattedString) and call is not None and _called(call, _IMPORTERS):
             self._built(node)
             return
-        parts = list(self.tree.walk(node))
+        parts = [
+            part
+            for part in self.tree.walk(node)
+            if isinstance(
+                part, (cst.FormattedStringText, cst.FormattedStringExpression, cst.SimpleString)
+            )
+            and not isinstance(self.tree.parent(part), cst.FormattedStringExpression)
+        ]
         for part, following in zip(parts, [*parts[1:], None], strict=True):
-            if isinstance(part, cst.FormattedStringText):
+            if not isinstance(part, cst.FormattedStringExpression):
                 cut = isinstance(following, cst.FormattedStringExpression)
-                if cut and _CUT_NAME.search(part.value):
+                literal = part.value if isinstance(part, cst.FormattedStringText) else _text(part)
+                if cut and _CUT_NAME.search(literal or ""):
                     self._built(node)
                     return
-            elif isinstance(part, cst.FormattedStringExpression):
+            else:
                 expression = part.expression
-                if isinstance(expression, cst.Name) and expression.value in constants:
+                goes_on = isinstance(following, cst.FormattedStringExpression) or (
+                    isinstance(following, cst.FormattedStringText)
+                    and _NAME_GOES_ON.match(following.value)
+                )
+                if goes_on and constants.any(expression):
                     self._built(node)
                     return
         if isinstance(node, cst.ConcatenatedString):
             value = node.evaluated_value
-            if isinstance(value, str) and value.startswith(f"{OLD_ROOT}.") and _DOTTED.match(value):
+            if isinstance(value, str) and (
+                (value.startswith(f"{OLD_ROOT}.") and _DOTTED.match(value))
+                or _PREFIX.match(value)
+                or _TEMPLATE.search(value)
+            ):
                 self._built(node)
 
     def _built(self, node: cst.CSTNode) -> None:
@@ -1282,13 +1692,16 @@ class _Imports:
         )
 
     def _call_of(self, node: cst.CSTNode) -> cst.Call | None:
+        """The call that `node` is the first argument of, or the target or name by keyword."""
         argument = self.tree.parent(node)
         call = self.tree.parent(argument) if isinstance(argument, cst.Arg) else None
-        return call if isinstance(call, cst.Call) and call.args[:1] == [argument] or (
-            isinstance(call, cst.Call) and call.args and call.args[0] is argument
-        ) else None
+        if not isinstance(call, cst.Call) or not isinstance(argument, cst.Arg):
+            return None
+        named = argument.keyword is not None and argument.keyword.value in _FIRST_KEYWORDS
+        return call if named or call.args[0] is argument else None
 
     def _assigned_name(self, node: cst.CSTNode) -> str:
+        """The one name that the value `node` is assigned to, or ""."""
         parent = self.tree.parent(node)
         if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
             target = parent.targets[0].target
@@ -1299,6 +1712,25 @@ class _Imports:
 
 
 @dataclass(slots=True)
+class _Constants:
+    """Names of the file that hold an old name.
+
+    Attributes:
+        names: those that hold a dotted one, which is rewritten.
+        roots: those that hold the bare name of the package, which may be the product's.
+    """
+
+    names: set[str] = field(default_factory=set)
+    roots: set[str] = field(default_factory=set)
+
+    def dotted(self, node: cst.CSTNode) -> bool:
+        return isinstance(node, cst.Name) and node.value in self.names
+
+    def any(self, node: cst.CSTNode) -> bool:
+        return isinstance(node, cst.Name) and (node.value in self.names or node.value in self.roots)
+
+
+@dataclass(slots=True)
 class _Comments:
     """Comments inside a bracketed import.
 
@@ -1306,13 +1738,27 @@ class _Comments:
         head: beside the opening bracket.
         before: id of an alias → comment lines above it.
         after: id of an alias → comment beside it.
+        below: id of the last alias → comment lines between it and the closing bracket.
         step: indentation of the names, "" if they do not stand on lines of their own.
     """
 
     head: str = ""
     before: dict[int, list[str]] = field(default_factory=dict)
     after: dict[int, str] = field(default_factory=dict)
+    below: dict[int, list[str]] = field(default_factory=dict)
     step: str = ""
+
+    def without(self, placed: set[int]) -> list[str]:
+        """The comments on all other names than those in `placed`, linters' left out."""
+        beside = {key: [comment] for key, comment in self.after.items() if comment}
+        found = [
+            comment
+            for kind in (self.before, beside, self.below)
+            for key, comments in kind.items()
+            if key not in placed
+            for comment in comments
+        ]
+        return [c for c in found if not _LINTER_COMMENT.match(c)]
 
 
 _TODO_GONE = "decide what replaces it"
@@ -1331,8 +1777,15 @@ def _with_rest(target: Target, rest: str) -> Target:
     return replace(target, name=f"{target.name}.{rest}" if target.name else rest)
 
 
-def _joined(target: Target, default: str) -> str:
-    return target.dotted or default
+def _text(node: cst.CSTNode) -> str | None:
+    """The value of a string literal; None for anything else."""
+    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
+    return value if isinstance(value, str) else None
+
+
+def _literal(call: cst.Call, position: int) -> bool:
+    """Whether an argument of a call is a string literal."""
+    return any(_text(a.value) is not None for a in call.args[position : position + 1])
 
 
 def _looks_like_file(value: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
 from codemods.engine.project import NEW_ROOT, Placement
 from codemods.maps.model import MoveMap
@@ -101,6 +102,8 @@ RULES = (
     ),
 )
 
+_ALL = tuple(rule.id for rule in RULES)
+
 AL_FOLDER = "ALModel"
 AL_MODULE = f"{AL_FOLDER}/al_model.py"
 SUPERSEDED = "src/MaxText/layers/ling2.py"
@@ -120,7 +123,7 @@ def place(
     read: Callable[[str], bytes],
     changed: Callable[[str], bool],
     wheel: bool = False,
-    enabled: Collection[str] = tuple(r.id for r in RULES),
+    enabled: Collection[str] = _ALL,
 ) -> dict[str, Placement]:
     """Place every file of a checkout; no two land on one path.
 
@@ -136,7 +139,7 @@ def place(
     paths = {path: (canonical(path) if wheel else path) for path in files}
     present = set(paths.values())
     wanted = {
-        path: _want(old, present, map_, dumpers, lambda p=path: read(p), lambda p=path: changed(p))
+        path: _want(old, present, map_, dumpers, partial(read, path), partial(changed, path))
         for path, old in paths.items()
     }
     wanted = {
