@@ -480,3 +480,12 @@ def test_makers_of_decorators_and_helpers_are_not_taken_for_what_they_wrap() -> 
 def test_plan_travels_to_workers() -> None:
     plan = make_plan({ARGUS_PATH: ARGUS, "src/MaxText/a.py": HOOKS + "_dump_tensor('a', 1)\n"})
     assert pickle.loads(pickle.dumps(plan)) == plan
+
+
+def test_what_depends_on_each_other_stands_or_falls_together() -> None:
+    result = run(
+        a=HOOKS
+        + "\n\n@_dumpable\ndef f(x, i):\n  name = f'l{i}'\n  _dump_tensor(name, x)\n  return x + i\n"
+    )
+    groups = {edit.rule: edit.group for edit in result.edits["src/MaxText/a.py"]}
+    assert groups == {"DMP001": "", "DMP004": "dumps", "DMP002": "dumps"}

@@ -27,7 +27,7 @@ from codemods.rules.dumps.planning import (
     plan,
     survey,
 )
-from codemods.rules.dumps.questions import IMPORT, MANUAL
+from codemods.rules.dumps.questions import CALL, DECORATOR, IMPORT, MANUAL, VALUE
 from codemods.rules.dumps.values import Hook, World
 
 __all__ = ["RULES", "WORDS", "DumpFacts", "DumpPlan", "gather", "plan", "python", "survey"]
@@ -50,8 +50,12 @@ def python(file: PythonFile) -> None:
         if found is None:
             return
     everything = all(file.enabled(rule) for rule in _EDITING)
-    for edit in found.edits if everything else found.alone:
-        file.edit(edit.rule, (edit.start, edit.end), edit.new, edit.reason)
+    edits = found.edits if everything else found.alone
+    # A name may only go with the calls that it fed, so a reviewer takes or leaves them together.
+    tied = any(edit.rule not in (DECORATOR, CALL, VALUE) for edit in edits)
+    for edit in edits:
+        group = "dumps" if tied and edit.rule != DECORATOR else ""
+        file.edit(edit.rule, (edit.start, edit.end), edit.new, edit.reason, group)
     for site in found.sites:
         file.site(site.rule, (site.start, site.end), site.reason, site.todo)
     if found.unused and everything and file.enabled(IMPORT):
