@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -122,7 +122,9 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
     python = [f.path for f in checkout.files if f.kind == "file" and f.path.endswith(PYTHON_SUFFIXES)]
 
     old, facts, names = _survey(checkout, python, source_root, settings.jobs, progress)
-    plan = dumps.plan(facts) if any(i.startswith("DMP") for i in enabled) else dumps.DumpPlan()
+    plan = dumps.DumpPlan()
+    if any(i.startswith("DMP") for i in enabled):
+        plan = dumps.gather(lambda words: _dump_facts(words, facts, checkout, python, source_root))
     target_table = _target_table(upstream.root)
     placements = moves.place(
         [f.path for f in checkout.files],
@@ -232,17 +234,45 @@ def _survey_one(path: str) -> _Surveyed:
     module = symbols.scan(data, canonical)
     has_dumps = any(word in data for word in dumps.WORDS)
     has_names = any(word in data for word in _RENAME_WORDS)
-    if not (has_dumps or has_names):
-        return module, None, None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = data.decode("latin-1")
     return (
         module,
-        dumps.survey(path, module.name, module.package, text) if has_dumps else None,
-        renames.survey(path, text) if has_names else None,
+        dumps.survey(path, module.name, module.package, _lenient(data)) if has_dumps else None,
+        renames.survey(path, _lenient(data)) if has_names else None,
     )
+
+
+def _lenient(data: bytes) -> str:
+    """A Python file's text for a survey, whatever its encoding."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def _dump_facts(
+    words: tuple[bytes, ...],
+    known: list[dumps.DumpFacts],
+    checkout: Checkout,
+    python: list[str],
+    source_root: str,
+) -> Iterator[dumps.DumpFacts]:
+    """The facts of every Python file that holds one of `words`; those of dump words are known already."""
+    yield from known
+    if words == dumps.WORDS:
+        return
+    seen = {fact.path for fact in known}
+    for path in python:
+        if path in seen:
+            continue
+        try:
+            data = (checkout.root / path).read_bytes()
+        except OSError:
+            continue
+        if any(word in data for word in words):
+            name = symbols.module_name(symbols.canonical(path) if source_root == "" else path)
+            facts = dumps.survey(path, name, path.endswith("__init__.py"), _lenient(data))
+            if facts is not None:
+                yield facts
 
 
 def _survey(
