@@ -498,7 +498,10 @@ class _Imports:
                 if target.module is None:
                     self.file.site("IMP020", whole, target.problem, _TODO_GONE)
                 elif names and not (
-                    (target.dotted or "") == ".".join([new, *names])
+                    (
+                        target.dotted == ".".join([new, *names])
+                        and self._is_loaded(target.module, new)
+                    )
                     or self._still_there(new, names, target)
                 ):
                     reason = (
@@ -506,8 +509,7 @@ class _Imports:
                     )
                     self.file.site("IMP023", whole, reason, "import the new module by hand")
             return
-        entry = self.project.map.modules.get(old)
-        if entry is None or entry.status != "split":
+        if not self._scattered(old, new):
             return
         if isinstance(parent, (cst.BooleanOperation, cst.Comparison, cst.UnaryOperation, cst.If)):
             return  # asked whether it is there
@@ -519,6 +521,17 @@ class _Imports:
             f"the names of `{old}` went to several modules, and which are used of it cannot be seen"
         )
         self.file.site("IMP023", (use.start, use.end), reason, f"see that `{new}` has what is used")
+
+    def _scattered(self, old: str, new: str) -> bool:
+        """Whether a module was split, or is a package whose modules went elsewhere."""
+        entry = self.project.map.modules.get(old)
+        if entry is not None and entry.status == "split":
+            return True
+        for child in self.project.old.children(old):
+            home = self.project.module(f"{old}.{child}")
+            if home is not None and home.module != f"{new}.{child}":
+                return True
+        return False
 
     def _rename_use(self, use: Reference, name: _Name) -> None:
         self.file.edit("IMP006", (use.start, use.end), name.bound, group=self._group(name))
@@ -559,6 +572,8 @@ class _Imports:
                 self._rename_use(use, name)
             return False
         dotted = target.dotted or ""
+        if target.name is None and covered == len(names):
+            self._as_value(use, ".".join([old, *names]), target.module)
         chosen = self.file.renamed.get(use.trail[covered - 1][1])
         if chosen is not None and target.name is not None:
             dotted = f"{target.module}.{chosen}"
@@ -624,7 +639,8 @@ class _Imports:
             if not isinstance(found, str):
                 return False
             held = tree.modules.get(found)
-            if held is not None and held.dynamic and name in (held.exported or ()):
+            lazy = held is not None and held.dynamic and name in (held.exported or ())
+            if lazy and not tree.is_module(f"{found}.{name}"):
                 return True  # handed on when asked for, by a `__getattr__`, and named in `__all__`
             if name not in tree.names(found):  # a submodule is there only once something imports it
                 return False
@@ -700,6 +716,13 @@ class _Imports:
         old_root = binding.name
         new_root = new.split(".")[0]
         uses = self.file.scopes.references(binding.scope, old_root)
+        if any(not self._is_plain(other) for other in binding.scope.bindings[old_root]):
+            reason = f"`{old_root}` is bound in more than one way here"
+            self.file.site("IMP023", self.file.span(name.alias), reason, f"import `{new}` by hand")
+            for use in uses:
+                end = use.trail[-1][2] if use.trail else use.end
+                self.file.site("IMP023", (use.start, end), reason, "rename it first")
+            return False
         if new_root != old_root and not self._is_free(new_root, new_root):
             return self._plain_uses_apart(name, uses, new)
         name.module, name.name, name.bound = "", new, new_root
@@ -717,6 +740,13 @@ class _Imports:
         served = [self._plain_use(name, use, imported, new) for use in uses]
         name.dropped = bool(served) and not any(served) and imported == {old}
         return True
+
+    def _is_plain(self, binding: Binding) -> bool:
+        """Whether a binding of a package's name is `import a.b`, or a target that is rewritten as a use."""
+        if isinstance(binding.node, cst.ImportAlias):
+            statement = self.tree.parent(binding.node)
+            return binding.node.asname is None and isinstance(statement, cst.Import)
+        return binding.kind in ("assignment", "delete", "other")
 
     def _plain_uses_apart(self, name: _Name, uses: Sequence[Reference], new: str) -> bool:
         """The new package's name is taken in this file: bind the modules that the uses need instead."""
@@ -776,6 +806,8 @@ class _Imports:
         if chosen is not None and target.name is not None:
             dotted = f"{target.module}.{chosen}"
         self.file.edit("IMP004", whole, dotted, group=self._group(name))
+        if target.name is None and parts == len(use.trail):
+            self._as_value(use, use.dotted, target.module)
         covered = any(
             (t := self.project.module(i)) is not None
             and t.module is not None
