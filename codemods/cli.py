@@ -292,8 +292,8 @@ def map_build(
 
 def main() -> NoReturn:
     """Run the command line; a user's mistake is one line and exit status 2."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:  # `nohup` has it ignored
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` has it
             signal.signal(number, _stop)
     for name in _LOCAL_GIT:  # set where a git hook runs this program; they mean another repository
         os.environ.pop(name, None)
@@ -318,14 +318,21 @@ def main() -> NoReturn:
         if error.format_message():
             _fail(error.format_message())
         sys.exit(2)  # no command was given, so the help has been printed
-    except (KeyboardInterrupt, typer.Abort) as error:
-        number = error.args[0] if error.args else signal.SIGINT
+    except _StoppedError as error:
         print("ling2-migrate: interrupted; nothing half-written is left", file=sys.stderr)
-        sys.exit(128 + number)
+        sys.exit(128 + error.number)
+
+
+class _StoppedError(BaseException):
+    """A signal asks the program to end. (Typer has an answer of its own to KeyboardInterrupt.)"""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt(number)
+    raise _StoppedError(number)
 
 
 def _fail(message: str) -> NoReturn:

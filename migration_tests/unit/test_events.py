@@ -21,8 +21,8 @@ from migration_tests.support import UPSTREAM, write_files
 # Enough files that a run can be hit in each of its phases.
 MANY = {
     f"src/MaxText/own/m{n}.py": "from MaxText import max_utils, train, pyconfig\n\n"
-    + "x = [1, 2, 3]\n" * 200
-    for n in range(120)
+    + "x = [1, 2, 3]\n" * 60
+    for n in range(80)
 }
 
 
@@ -82,17 +82,19 @@ def duration(big: Path, tmp_path_factory: pytest.TempPathFactory) -> float:
 def test_interrupts(big: Path, duration: float, tmp_path: Path, number: int, status: int) -> None:
     before = state(big)
     chosen = random.Random(number)
-    for share in (chosen.uniform(0.3, 0.5), chosen.uniform(0.5, 0.7), chosen.uniform(0.7, 0.9)):
+    for share in (chosen.uniform(0.3, 0.6), chosen.uniform(0.6, 0.9)):
         process = start(big, tmp_path / "out")
         time.sleep(duration * share)
         os.killpg(process.pid, number)
         _, err = process.communicate(timeout=30)
-        if (tmp_path / "out").exists():  # it was faster this time
-            assert process.returncode in (0, 1, status)
+        if process.returncode != status:  # it was faster this time
+            assert (process.returncode, err) == (0, b"")
             shutil.rmtree(tmp_path / "out")
         else:
             assert err == b"ling2-migrate: interrupted; nothing half-written is left\n"
-            assert process.returncode == status
+            shutil.rmtree(
+                tmp_path / "out", ignore_errors=True
+            )  # whole, if the last line was not yet out
         assert os.listdir(tmp_path) == []
         wait_until(lambda group=process.pid: not alive(group), 10)
     assert state(big) == before
@@ -101,9 +103,9 @@ def test_interrupts(big: Path, duration: float, tmp_path: Path, number: int, sta
 def test_killed_at_any_moment(big: Path, duration: float, tmp_path: Path) -> None:
     before = state(big)
     chosen = random.Random(7)
-    for _ in range(4):
+    for _ in range(3):
         process = start(big, tmp_path / "out")
-        time.sleep(duration * chosen.uniform(0.3, 1.0))
+        time.sleep(duration * chosen.uniform(0.3, 0.9))
         process.kill()
         process.communicate(timeout=30)
         whole = (tmp_path / "out").exists()
@@ -113,23 +115,17 @@ def test_killed_at_any_moment(big: Path, duration: float, tmp_path: Path) -> Non
     assert state(big) == before
 
 
-def test_what_a_killed_run_leaves_goes_with_the_next(
-    big: Path, cli: CommandLine, tmp_path: Path
-) -> None:
-    process = start(big, tmp_path / "out")
-    wait_until(lambda: any(".out.partial-" in n for n in os.listdir(tmp_path)), 60)
-    time.sleep(0.02)
-    process.kill()
-    process.communicate(timeout=30)
-    left = [name for name in os.listdir(tmp_path) if name != "out"]
-    shutil.rmtree(tmp_path / "out", ignore_errors=True)
-    # Another run that is alive, and what only looks alike, stay.
-    others = [f".out.partial-{os.getpid()}-abc", ".out.partial-x", ".other.partial-999999999-abc"]
+def test_what_a_killed_run_leaves_goes_with_the_next(cli: CommandLine, tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    write_files(tmp_path, {f".out.partial-{dead.pid}-abc_1/src/maxtext/x.py": "x = 1\n"})
+    # Another run that is alive, another output's, and what only looks alike, stay.
+    others = [f".out.partial-{os.getpid()}-abc", ".out.partial-x", f".other.partial-{dead.pid}-abc"]
     for name in others:
         (tmp_path / name).mkdir()
     ran = cli.run(fork(tmp_path / "fork"), "--out", tmp_path / "out")
     assert ran.status == 0
-    assert sorted(os.listdir(tmp_path)) == sorted(["fork", "out", *others]), left
+    assert sorted(os.listdir(tmp_path)) == sorted(["fork", "out", *others])
 
 
 def test_an_ignored_hangup_stays_ignored(big: Path, tmp_path: Path) -> None:
