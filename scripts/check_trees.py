@@ -49,7 +49,7 @@ _SURVIVORS = {"import": _IMPORT, "-m target": _MODULE_RUN, "path": _PATH}
 _PINNED = re.compile(r"/(?:blob|tree|raw|commit)/(?:[0-9a-f]{7,40}|v?\d[\w.-]*)/\S*")
 # The product's name in a sentence.
 _PROSE = re.compile(
-    r"(?<![\w/.$\-@\"'`])(?<!from )(?<!import )(?<!-m )(?<!cd )MaxText(?![\w/\"'`])(?!\.\w)(?!\s+import\b)"
+    r"(?<![\w/.$\-@\"'`])(?<!from )(?<!import )(?<!-m )(?<!cd )(?<!source = )MaxText(?![\w/\"'`])(?!\.\w)(?!\s+import\b)"
 )
 
 
@@ -411,9 +411,9 @@ def module_attributes(
             rebound.add(node.id)
         elif isinstance(node, ast.arg):
             rebound.add(node.arg)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            rebound.add(node.name)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or (
+            isinstance(node, ast.ExceptHandler) and node.name
+        ):
             rebound.add(node.name)
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):

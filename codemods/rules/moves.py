@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from pathlib import PurePosixPath
 
 from codemods.engine.project import NEW_ROOT, Placement
 from codemods.maps.model import MoveMap
@@ -138,8 +139,9 @@ def place(
     """
     paths = {path: (canonical(path) if wheel else path) for path in files}
     present = set(paths.values())
+    homes = {e.new.rpartition("/")[0] for e in map_.paths.values() if e.new is not None}
     wanted = {
-        path: _want(old, present, map_, dumpers, partial(read, path), partial(changed, path))
+        path: _want(old, present, map_, homes, dumpers, partial(read, path), partial(changed, path))
         for path, old in paths.items()
     }
     wanted = {
@@ -176,6 +178,7 @@ def _want(
     old: str,
     present: Collection[str],
     map_: MoveMap,
+    homes: Collection[str],
     dumpers: Collection[str],
     read: Callable[[], bytes],
     changed: Callable[[], bool],
@@ -194,11 +197,17 @@ def _want(
         return Placement(LING2, "MAP003", "the model's place upstream")
     entry = map_.paths.get(old)
     if entry is not None and entry.new is not None:
-        by = f"upstream moved it ({', '.join(entry.commits)})" if entry.commits else "upstream moved it"
+        by = (
+            f"upstream moved it ({', '.join(entry.commits)})"
+            if entry.commits
+            else "upstream moved it"
+        )
         return Placement(entry.new, "MAP001" if entry.new != old else "", by)
-    if entry is None and (old in map_.blobs or (old.endswith(".py") and module_name(old) in map_.modules)):
+    if entry is None and (
+        old in map_.blobs or (old.endswith(".py") and module_name(old) in map_.modules)
+    ):
         return Placement(old)
-    own = _own(old, map_, read)
+    own = _own(old, map_, homes, read)
     if entry is not None:
         by = f" in commit {entry.commits[-1]}" if entry.commits else ""
         why = f"upstream deleted it{by}; the checkout's copy is carried along"
@@ -208,8 +217,8 @@ def _want(
     return own
 
 
-def _own(old: str, map_: MoveMap, read: Callable[[], bytes]) -> Placement:
-    """A home by rule for a file that upstream's map does not place."""
+def _own(old: str, map_: MoveMap, homes: Collection[str], read: Callable[[], bytes]) -> Placement:
+    """A home by rule for a file that upstream's map does not place; `homes` are folders of the new tree."""
     folder, _, name = old.rpartition("/")
     rule, why = "", ""
     new_name = _AL_NAME.sub("ling2", name)
@@ -227,7 +236,8 @@ def _own(old: str, map_: MoveMap, read: Callable[[], bytes]) -> Placement:
     elif folder == "tests" or folder.startswith("tests/"):
         if _TEST_FILE.match(old) and "tests" in map_.folders:
             moved = _folder(folder, map_.folders)
-            if moved != folder and not folder.startswith("tests/unit"):
+            above = {p.as_posix() for p in PurePosixPath(old).parents} - {"tests", "."}
+            if moved != folder and above.isdisjoint(homes):
                 new_folder = moved
                 rule, why = rule or "MAP002", f"tests went to {moved}/"
     elif folder.startswith("src/MaxText") or folder == "MaxText":
