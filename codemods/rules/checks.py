@@ -30,13 +30,8 @@ RULES = (
         "CHK005",
         "report",
         "an old name is still there after all rules",
-        examples=(
-            Example(
-                "x = 'see /opt/MaxText/lib'\n",
-                "x = 'see /opt/MaxText/lib'\n",
-                listed=("MaxText/lib",),
-            ),
-        ),
+        "The package's name in code, a path or an `-m` target, an AL name, a dump hook. A URL to a fixed "
+        "commit is none of these, nor is the product's name in prose.",
     ),
     Rule(
         "CHK006",

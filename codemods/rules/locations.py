@@ -160,6 +160,8 @@ class Locations:
         twins = self._lower.get(path.lower(), [])
         if len(twins) == 1 and self.files[twins[0]] is not None:
             return Place(self.files[twins[0]], False, f"the tree spells it {twins[0]}")
+        if not self.project.old.is_module(OLD_ROOT):
+            return None  # a migrated tree: what is still named by an old path was listed before
         return self._namesake(path) or self._below(path)
 
     def _namesake(self, path: str) -> Place | None:
