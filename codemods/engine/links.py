@@ -88,7 +88,9 @@ def _new_place(end: str, placements: Mapping[str, Placement]) -> str | None:
         if path.startswith(f"{end}/") and inner.new is not None:
             rest = path[len(end) :]
             places.add(inner.new[: -len(rest)] if inner.new.endswith(rest) else None)
-    if len(places) > 1 and PurePosixPath(end).name == OLD_ROOT:  # its files spread, the package is one folder
+    if (
+        len(places) > 1 and PurePosixPath(end).name == OLD_ROOT
+    ):  # its files spread, the package is one folder
         return PurePosixPath(end).with_name(NEW_ROOT).as_posix()
     return places.pop() if len(places) == 1 else None
 

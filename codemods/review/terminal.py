@@ -9,7 +9,14 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 from codemods.engine.run import Migration
@@ -63,7 +70,9 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
         yield progress
 
 
-def print_summary(out: Console, migration: Migration, counts: dict[str, object], where: Path | None) -> None:
+def print_summary(
+    out: Console, migration: Migration, counts: dict[str, object], where: Path | None
+) -> None:
     """The result of a run in a screenful."""
     rules = all_rules()
     out.print(
@@ -76,10 +85,16 @@ def print_summary(out: Console, migration: Migration, counts: dict[str, object],
         out.print("nothing to do")
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title, justify in (("rule", "left"), ("edits", "right"), ("listed", "right"), ("what", "left")):
+    for title, justify in (
+        ("rule", "left"),
+        ("edits", "right"),
+        ("listed", "right"),
+        ("what", "left"),
+    ):
         table.add_column(title, justify=justify)  # type: ignore[arg-type]
     edits, sites = counts["edits_by_rule"], counts["sites_by_rule"]
-    assert isinstance(edits, dict) and isinstance(sites, dict)
+    assert isinstance(edits, dict)
+    assert isinstance(sites, dict)
     for rule in sorted({*edits, *sites}):
         table.add_row(
             rule, str(edits.get(rule, "")), str(sites.get(rule, "")), escape(rules[rule].summary)
@@ -91,7 +106,9 @@ def print_summary(out: Console, migration: Migration, counts: dict[str, object],
         f"[bold]{counts['sites']} sites for a person[/]"
     )
     for site in migration.listed[:_MOST_LISTED]:
-        out.print(f"  {escape(site.file)}:{site.line}:{site.column} {site.rule} {escape(site.reason)}")
+        out.print(
+            f"  {escape(site.file)}:{site.line}:{site.column} {site.rule} {escape(site.reason)}"
+        )
     if len(migration.listed) > _MOST_LISTED:
         out.print(f"  … and {len(migration.listed) - _MOST_LISTED} more, in the report")
     if where is not None:
@@ -126,7 +143,9 @@ def explain(name: str) -> None:
         out.print(f"\n{escape(example.path)}")
         for sign, text, style in (("-", example.before, "red"), ("+", example.after, "green")):
             if sign == "+" and example.after == example.before:
-                out.print("  (left as it is)" if not example.listed else "  (left as it is, and listed)")
+                out.print(
+                    "  (left as it is)" if not example.listed else "  (left as it is, and listed)"
+                )
                 continue
             for line in text.splitlines():
                 out.print(f"{sign} {escape(line)}", style=style)
