@@ -346,7 +346,7 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 # A dotted name, a path or an `-m` target of the old package; the product's name in prose is none of these.
 _SURVIVOR = re.compile(
-    rf"(?<![\w/.-])(?:{OLD_ROOT}(?:\.[a-z_]\w*)+|-m\s*{OLD_ROOT}\b)"
+    rf"(?<![\w/.])(?<!\w-)(?:{OLD_ROOT}(?:\.[a-z_]\w*)+|-m\s*{OLD_ROOT}\b)"
     rf"|(?<![\w.-])(?:[\w.${{}}-]*/)*{OLD_ROOT}/(?=[a-z_.$*{{])"
     rf"|^[ \t>]*(?:from\s+{OLD_ROOT}[\w.]*\s+import\b|import\s+{OLD_ROOT}\b)",
     re.MULTILINE,
@@ -388,6 +388,17 @@ def _survivors(new_text: str, project: Project) -> Iterator[re.Match[str]]:
         ):
             position = match.end()
             yield match
+    for match in _ROOT_IN_VARIABLE.finditer(new_text):
+        used = rf"\$\{{?{match['name']}\}}?[./]|-m[ \t]+[\"']?\$\{{?{match['name']}\b"
+        if re.search(used, new_text):
+            yield match
+
+
+# A shell variable that holds the package's name and is put in front of a module or path.
+_ROOT_IN_VARIABLE = re.compile(
+    rf"^[ \t]*(?:export[ \t]+|readonly[ \t]+)?(?P<name>\w+)=([\"']?){OLD_ROOT}\2[ \t]*(?:#.*)?$",
+    re.MULTILINE,
+)
 
 
 _PINNED_URL = re.compile(r"https?://[^\s\"')>]*/(?:blob|tree|raw|commit)/(?!main/|master/|HEAD/)[^\s\"')>]*")

@@ -216,9 +216,11 @@ class Scanner:
         """Whether a hit is no part of a longer word."""
         if _BOUNDARY[kind].match(self.text, start - 1, start) is None or start == 0:
             return True
-        return (
-            kind == "root" and _RUN_SWITCH.search(self.text, max(0, start - 3), start) is not None
-        )
+        if kind != "root":
+            return False
+        if self.text[start - 1] == "-" and not self.text[max(0, start - 2)].isalnum():
+            return True  # a default: `${MODULE:-MaxText.train}`
+        return _RUN_SWITCH.search(self.text, max(0, start - 3), start) is not None
 
     def root_folder(self, variable: str) -> tuple[str, str]:
         """The folder that a MAXTEXT_* variable stands for in this text: (old path, new path)."""
