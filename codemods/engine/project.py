@@ -76,12 +76,14 @@ class Placement:
         rule: id of the MAP rule that placed it; "" where it stays.
         why: for the report.
         problem: what a person has to decide; "" if nothing.
+        instead: of a file that stays out, the path in the output of the one that takes its place; "" if none.
     """
 
     new: str | None
     rule: str = ""
     why: str = ""
     problem: str = ""
+    instead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +383,8 @@ class Project:
                 paths[old] = Placement(entry.new)
         for old, placement in self.placements.items():
             if placement.new is not None or placement.problem or placement.rule:
-                new = None if placement.new is None else self.canonical(placement.new)
+                stands = placement.new or placement.instead
+                new = self.canonical(stands) if stands else None
                 paths[self.canonical(old)] = replace(placement, new=new)
         return paths
 

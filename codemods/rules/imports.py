@@ -1577,7 +1577,8 @@ class _Imports:
                 self._unknown(self.file.span(node), *_split(value))
             return
         if target.module is None:
-            self.file.site("IMP020", self.file.span(node), target.problem, _TODO_GONE)
+            if value.startswith(f"{OLD_ROOT}.") or not _looks_like_file(value):
+                self.file.site("IMP020", self.file.span(node), target.problem, _TODO_GONE)
             return
         assigned = self._assigned_name(node)
         if assigned:
@@ -1821,7 +1822,12 @@ def _literal(call: cst.Call, position: int) -> bool:
 
 
 def _looks_like_file(value: str) -> bool:
-    return bool(re.search(r"\.(?:py|sh|yml|yaml|md|json|txt|ipynb|toml|whl|log|csv)\Z", value))
+    return bool(
+        re.search(
+            r"\.(?:py|sh|yml|yaml|md|rst|json|txt|ipynb|toml|cfg|ini|html|whl|log|csv|png|svg)\Z",
+            value,
+        )
+    )
 
 
 def _requote(node: cst.SimpleString, value: str) -> str:

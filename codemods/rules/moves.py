@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from codemods.engine.project import NEW_ROOT, Placement
 from codemods.maps.model import MoveMap
-from codemods.maps.symbols import canonical, module_name
+from codemods.maps.symbols import canonical, module_name, scan
 from codemods.rules.base import Example, Rule
 
 RULES = (
@@ -64,12 +64,19 @@ RULES = (
     Rule(
         "MAP004",
         "review",
-        "files that stay out: the dumper's module, an empty package file that has no new home",
+        "files that stay out: the dumper's module, an empty package file that has no new home, a shim or copy "
+        "beside the file that has moved",
         examples=(
             Example(
                 "def dump_tensor(name, x):\n  return x\n",
                 "def dump_tensor(name, x):\n  return x\n",
                 path="src/MaxText/utils/argus_utils.py -> ",
+            ),
+            Example(
+                "from maxtext.common.profiler import *\n",
+                "from maxtext.common.profiler import *\n",
+                path="src/MaxText/profiler.py -> ",
+                files={"src/maxtext/common/profiler.py": "class Profiler:\n  pass\n"},
             ),
         ),
     ),
@@ -154,7 +161,17 @@ def place(
     for path in order:
         placement = wanted[path]
         new = placement.new
-        if new is not None and new in taken:
+        holder = taken.get(new or "")
+        if (
+            new is not None
+            and holder is not None
+            and paths[holder] == new
+            and "MAP004" in enabled
+            and _gives_way(paths[path], read(path), read(holder))
+        ):
+            why = f"`{new}` is in the checkout already, and this file holds nothing that it lacks"
+            placement = Placement(None, "MAP004", why, instead=new)
+        elif new is not None and holder is not None:
             old = paths[path]
             fallback = f"src/{NEW_ROOT}/{old.removeprefix('src/MaxText/')}"
             spare = next((p for p in (fallback, old) if p not in taken), None)
@@ -162,7 +179,7 @@ def place(
                 spare,
                 "MAP005",
                 placement.why,
-                f"`{new}` is already taken by `{taken[new]}`",
+                f"`{new}` is already taken by `{holder}`",
             )
         if placement.new is not None:
             taken[placement.new] = path
@@ -172,6 +189,19 @@ def place(
             )
         placed[path] = placement
     return {path: placed[path] for path in paths}
+
+
+def _gives_way(path: str, data: bytes, moved: bytes) -> bool:
+    """Whether a file is the old layout's leftover of one that has moved: a shim, without code, or a copy."""
+    if data == moved:
+        return True
+    if not path.endswith(".py"):
+        return False
+    module = scan(data, path)
+    bound = (
+        module.definitions or module.imports or module.modules or module.stars or module.exported
+    )
+    return module.shim or (module.package and not module.error and not bound)
 
 
 def _want(
@@ -193,6 +223,7 @@ def _want(
                 "MAP005",
                 f"superseded by {AL_MODULE}",
                 f"`{AL_MODULE}` becomes `{LING2}`; this older implementation is left out",
+                LING2,
             )
         return Placement(LING2, "MAP003", "the model's place upstream")
     entry = map_.paths.get(old)
@@ -268,10 +299,8 @@ def modules(placements: Mapping[str, Placement], wheel: bool = False) -> dict[st
     table: dict[str, str | None] = {}
     for old, placement in placements.items():
         if old.endswith(".py"):
-            table[dotted(old)] = dotted(placement.new) if placement.new is not None else None
-    superseded, winner = module_name(SUPERSEDED), module_name(LING2)
-    if table.get(superseded, "") is None and winner in table.values():
-        table[superseded] = winner
+            new = placement.new or placement.instead
+            table[dotted(old)] = dotted(new) if new else None
     if table.get(AL_FOLDER, "") is None:
         del table[AL_FOLDER]
     return table
