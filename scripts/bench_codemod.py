@@ -186,8 +186,8 @@ def one_round(checkout: Path, upstream: str, jobs: int, scratch: Path) -> dict[s
     out = scratch / "out"
     command = [sys.executable, "-m", "codemods.cli", "run", str(checkout), "--upstream", upstream]
     command += ["--out", str(out), "--jobs", str(jobs)]
-    rename = [sys.executable, "-m", "libcst.tool", "codemod", "--no-format", "--hide-progress"]
-    rename += ["-j", str(jobs), "rename.RenameCommand", *_RENAME, "."]
+    rename = [sys.executable, "-m", "libcst.tool", "codemod", "rename.RenameCommand", "--no-format"]
+    rename += ["--hide-progress", "-j", str(jobs), *_RENAME, "."]
     found = {
         "migrate": measure(program("migrate", checkout, upstream, jobs, listing), scratch),
         "command": measure(command, scratch, (0, 1)),
@@ -195,6 +195,8 @@ def one_round(checkout: Path, upstream: str, jobs: int, scratch: Path) -> dict[s
         "libcst": measure(rename, copy("libcst"), (0, 1)),
         "pyupgrade": measure(program("pyupgrade", copy("pyupgrade"), jobs), scratch),
     }
+    if not any(b"maxtext.utils" in p.read_bytes() for p in (scratch / "libcst").rglob("*.py")):
+        raise RuntimeError("LibCST's command line renamed nothing")
     for folder in (out, scratch / "libcst", scratch / "pyupgrade"):
         shutil.rmtree(folder)
     return found

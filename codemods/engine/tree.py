@@ -169,16 +169,39 @@ def _check_brackets(text: str) -> None:
             raise Unparsable("brackets are nested too deep for any Python parser") from None
 
 
+class _Altered(Exception):
+    """LibCST gives a text back with changes."""
+
+    def __init__(self, given_back: str) -> None:
+        super().__init__()
+        self.given_back = given_back
+
+
+def _lost_blanks(text: str, given_back: str) -> list[int]:
+    """Offsets of the spaces and tabs without which `text` is what was given back; none if there is more to it."""
+    lost: list[int] = []
+    at = 0
+    for offset, character in enumerate(text):
+        if at < len(given_back) and given_back[at] == character:
+            at += 1
+        elif character in " \t":
+            lost.append(offset)
+        else:
+            return []
+    return lost if at == len(given_back) else []
+
+
 def _parse(text: str) -> tuple[cst.Module, dict[int, Span]]:
     """The module of a text and the span of each node.
 
     Raises:
-        Unparsable: LibCST does not give the text back unchanged.
+        _Altered: LibCST does not give the text back unchanged.
     """
     module = cst.parse_module(text)
     state = _SpanState(module.default_indent, module.default_newline)
     module._codegen(state)
-    if "".join(state.tokens) == text:
+    given_back = "".join(state.tokens)
+    if given_back == text:
         return module, state.spans
     # LibCST loses an empty line before a last line that is indented and holds no code; not with code after it.
     longer = f"{text if text.endswith('\n') else text + '\n'}pass\n"
@@ -186,13 +209,18 @@ def _parse(text: str) -> tuple[cst.Module, dict[int, Span]]:
     state = _SpanState(whole.default_indent, whole.default_newline)
     whole._codegen(state)
     if "".join(state.tokens) != longer:
-        raise Unparsable("the parser does not give this text back unchanged")
+        raise _Altered(given_back)
     added = whole.body[-1]
     for node in (whole, added, *added.children):  # these go, and their ids may come again
         state.spans.pop(id(node), None)
     module = whole.with_changes(body=whole.body[:-1])
     state.spans[id(module)] = (0, len(text))
     return module, state.spans
+
+
+def _squeezed(removed: list[int]) -> list[int]:
+    """Where removed characters would stand in the text without them: the k-th one at (its offset - k)."""
+    return [offset - k for k, offset in enumerate(removed)]
 
 
 class Tree:
@@ -217,10 +245,18 @@ class Tree:
         _check_brackets(text)
         # LibCST loses a form feed before code and does not know a lone carriage return as a line end.
         shadow = re.sub("\r(?!\n)", "\n", text) if "\r" in text else text
-        self._removed = [m.start() for m in re.finditer("\f", shadow)]
+        self._removed = _squeezed([m.start() for m in re.finditer("\f", shadow)])
         shadow = shadow.replace("\f", "")
         try:
-            self.module, self._spans = _parse(shadow)
+            try:
+                self.module, self._spans = _parse(shadow)
+            except _Altered as error:  # it also loses blanks, as in `except E :` and `f"{x!r }"`
+                lost = _lost_blanks(shadow, error.given_back)
+                removed = [offset + k for k, offset in enumerate(self._removed)]
+                removed += [offset + bisect_right(self._removed, offset) for offset in lost]
+                self._removed = _squeezed(sorted(removed))
+                kept = zip([-1, *lost], [*lost, len(shadow)], strict=True)
+                self.module, self._spans = _parse("".join(shadow[a + 1 : b] for a, b in kept))
         except cst.ParserSyntaxError as error:
             reason = error.message.partition("@")[0].strip().splitlines()[0]
             raise Unparsable(
@@ -228,8 +264,8 @@ class Tree:
             ) from None
         except RecursionError:
             raise Unparsable("an expression is nested too deep for the parser") from None
-        # Where a removed form feed stood in the shadow: k-th one at (its offset - k).
-        self._removed = [offset - k for k, offset in enumerate(self._removed)]
+        except _Altered:
+            raise Unparsable("the parser does not give this text back unchanged") from None
         self._nodes: list[cst.CSTNode] | None = None
         self._parents: dict[int, cst.CSTNode] = {}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 import libcst as cst
 
@@ -1681,7 +1681,8 @@ class _Imports:
             return
         call = self._call_of(node)
         if isinstance(node, cst.FormattedString) and call is not None and _called(call, _IMPORTERS):
-            self._built(node)
+            if self._may_be_old(node):
+                self._built(node)
             return
         parts = [
             part
@@ -1691,7 +1692,7 @@ class _Imports:
             )
             and not isinstance(self.tree.parent(part), cst.FormattedStringExpression)
         ]
-        for part, following in zip(parts, [*parts[1:], None], strict=True):
+        for part, following in zip_longest(parts, parts[1:]):
             if not isinstance(part, cst.FormattedStringExpression):
                 cut = isinstance(following, cst.FormattedStringExpression)
                 literal = part.value if isinstance(part, cst.FormattedStringText) else _text(part)
@@ -1715,6 +1716,22 @@ class _Imports:
                 or _TEMPLATE.search(value)
             ):
                 self._built(node)
+
+    def _may_be_old(self, node: cst.FormattedString) -> bool:
+        """Whether an f-string that is imported can name something of the old tree."""
+        roots = self.project.old_roots
+        first = node.parts[0] if node.parts else None
+        if isinstance(first, cst.FormattedStringText):
+            head, dot, _ = first.value.partition(".")
+            if dot:
+                return (head or self.file.module_name.partition(".")[0]) in roots
+            return any(root.startswith(head) for root in roots)
+        if isinstance(first, cst.FormattedStringExpression):
+            if isinstance(first.expression, cst.Name) and first.expression.value == "__name__":
+                return False  # the module's own name, wherever it goes
+            text = self.file.text
+            return OLD_ROOT in text or any(f"{r}." in text or f"from {r} " in text for r in roots)
+        return False
 
     def _built(self, node: cst.CSTNode) -> None:
         self.file.site(

@@ -397,7 +397,7 @@ class _Paths:
             problem = place.problem if place is not None else f"the old tree has no {old}"
             self.file.site(rule, span, problem, "write the new path by hand")
             return
-        new = posixpath.relpath(place.new, new_root) if new_root else place.new
+        new = posixpath.relpath(place.new or ".", new_root) if new_root else place.new
         if new == posixpath.join(*old_parts):
             return
         if new.startswith("..") and not outside:
