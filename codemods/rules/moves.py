@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import count
 from pathlib import PurePosixPath
 
 from codemods.engine.project import NEW_ROOT, Placement
@@ -172,9 +173,7 @@ def place(
             why = f"`{new}` is in the checkout already, and this file holds nothing that it lacks"
             placement = Placement(None, "MAP004", why, instead=new)
         elif new is not None and holder is not None:
-            old = paths[path]
-            fallback = f"src/{NEW_ROOT}/{old.removeprefix('src/MaxText/')}"
-            spare = next((p for p in (fallback, old) if p not in taken), None)
+            spare = next(p for p in _spares(paths[path], new) if p not in taken)
             placement = Placement(
                 spare,
                 "MAP005",
@@ -189,6 +188,19 @@ def place(
             )
         placed[path] = placement
     return {path: placed[path] for path in paths}
+
+
+def _spares(old: str, new: str) -> Iterator[str]:
+    """Paths for a file whose place `new` is taken: by its old folder, or where nothing moved its own, else renamed."""
+    package = "src/MaxText/"
+    if old.startswith(package):
+        yield f"src/{NEW_ROOT}/{old.removeprefix(package)}"
+    elif not old.startswith(f"{AL_FOLDER}/"):
+        yield old
+    place = PurePosixPath(new)
+    yield place.with_stem(f"{place.stem}_own").as_posix()
+    for number in count(2):
+        yield place.with_stem(f"{place.stem}_own_{number}").as_posix()
 
 
 def _gives_way(path: str, data: bytes, moved: bytes) -> bool:
@@ -234,9 +246,7 @@ def _want(
             else "upstream moved it"
         )
         return Placement(entry.new, "MAP001" if entry.new != old else "", by)
-    if entry is None and (
-        old in map_.blobs or (old.endswith(".py") and module_name(old) in map_.modules)
-    ):
+    if entry is None and old in map_.blobs:
         return Placement(old)
     own = _own(old, map_, homes, read)
     if entry is not None:
@@ -272,8 +282,13 @@ def _own(old: str, map_: MoveMap, homes: Collection[str], read: Callable[[], byt
                 new_folder = moved
                 rule, why = rule or "MAP002", f"tests went to {moved}/"
     elif folder.startswith("src/MaxText") or folder == "MaxText":
-        new_folder = _folder(folder, map_.folders)
-        rule, why = rule or "MAP002", f"its neighbours went to {new_folder}/"
+        packages = {
+            path.removesuffix("/__init__.py"): entry.new.removesuffix("/__init__.py")
+            for path, entry in map_.paths.items()
+            if path.endswith("/__init__.py") and entry.new is not None
+        }
+        new_folder = _folder(folder, {**map_.folders, **packages})
+        rule, why = rule or "MAP002", f"its package or its neighbours went to {new_folder}/"
     new = f"{new_folder}/{new_name}" if new_folder else new_name
     return Placement(new, rule, why) if new != old else Placement(old)
 
