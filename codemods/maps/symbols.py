@@ -416,14 +416,28 @@ def _class(node: ast.ClassDef) -> Definition:
 
 
 def _set_on(function: ast.AST, self_name: str) -> Iterator[str]:
-    for node in ast.walk(function):
-        if (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.ctx, ast.Store)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == self_name
-        ):
-            yield node.attr
+    """Attributes of `self_name` that a function assigns to; expressions are not looked into, for speed."""
+    stack: list[ast.AST] = [function]
+    while stack:
+        node = stack.pop()
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor)):
+            targets = [node.target]
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            targets = [i.optional_vars for i in node.items if i.optional_vars is not None]
+        for target in targets:
+            for part in ast.walk(target):
+                if (
+                    isinstance(part, ast.Attribute)
+                    and isinstance(part.ctx, ast.Store)
+                    and isinstance(part.value, ast.Name)
+                    and part.value.id == self_name
+                ):
+                    yield part.attr
+        for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+            stack += getattr(node, name, ())
 
 
 def _first(node: ast.stmt) -> int:
