@@ -326,7 +326,7 @@ class _Imports:
         self._plain_modules: set[tuple[int, str]] = (
             set()
         )  # (scope, module) of the output's plain imports
-        self._loaded: frozenset[str] | None = None
+        self._loaded: list[tuple[int, str]] | None = None  # (end of the statement, module)
         self._seen_strings: set[int] = set()  # those that a call has seen to
 
     def run(self) -> None:
@@ -500,7 +500,7 @@ class _Imports:
                 elif names and not (
                     (
                         target.dotted == ".".join([new, *names])
-                        and self._is_loaded(target.module, new)
+                        and self._is_loaded(target.module, new, further)
                     )
                     or self._still_there(new, names, target)
                 ):
@@ -577,7 +577,7 @@ class _Imports:
         chosen = self.file.renamed.get(use.trail[covered - 1][1])
         if chosen is not None and target.name is not None:
             dotted = f"{target.module}.{chosen}"
-        if dotted.startswith(f"{new}.") and self._is_loaded(target.module, new):
+        if dotted.startswith(f"{new}.") and self._is_loaded(target.module, new, use):
             text = name.bound + dotted[len(new) :]
             if text != self.file.text[whole[0] : whole[1]]:
                 rule = "IMP006" if covered else "IMP004"
@@ -604,16 +604,21 @@ class _Imports:
         del span
         return True
 
-    def _is_loaded(self, module: str, package: str) -> bool:
-        """Whether `module` is bound in its package once `package` is imported, or by this file's imports."""
+    def _is_loaded(self, module: str, package: str, use: Reference) -> bool:
+        """Whether `module` is bound in its package once `package`, or an import above the use, is run."""
         if self._loaded is None:
-            found: set[str] = set()
-            for line in self.tree.module.body:
-                for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-                    if isinstance(statement, (cst.Import, cst.ImportFrom)):
-                        found |= self._loaded_by(statement)
-            self._loaded = frozenset(found)
-        return module == package or module in self._loaded or module in self.project.loads(package)
+            self._loaded = [
+                (self.file.span(statement)[1], new)
+                for line in self.tree.module.body
+                for statement in (line.body if isinstance(line, cst.SimpleStatementLine) else ())
+                if isinstance(statement, (cst.Import, cst.ImportFrom))
+                for new in self._loaded_by(statement)
+            ]
+        return (
+            module == package
+            or module in self.project.loads(package)
+            or any(end <= use.start and new == module for end, new in self._loaded)
+        )
 
     def _loaded_by(self, statement: cst.Import | cst.ImportFrom) -> set[str]:
         """The new modules that a statement names, with their packages."""
