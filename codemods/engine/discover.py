@@ -15,7 +15,7 @@ from codemods.errors import UserError
 
 Kind = Literal["file", "link", "outside", "submodule"]
 
-_SKIPPED = frozenset({".git", ".hg", "__pycache__"})
+_SKIPPED = frozenset({".git", ".hg", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"})
 REPORT_NAMES = ("report.json", "report.html")
 _REPORT_MARK = b"ling2-migrate report"
 # For git commands on the user's repository: they read, and nothing else.
