@@ -566,7 +566,7 @@ _TYPE_ARGUMENTS: dict[str, frozenset[int | str]] = {
     "assert_type": frozenset({1, "typ"}),
 }
 _TYPE_COMMENT = re.compile(
-    r"#\s*type:\s*(?!ignore\b)(?:(?P<arguments>\([^#]*\))\s*->\s*(?P<returned>[^#]+)|(?P<all>[^#]+))"
+    r"#\s*type:(?!\s*ignore\b)\s*(?:(?P<arguments>\([^#]*\))\s*->\s*(?P<returned>[^#]+)|(?P<all>[^#]+))"
 )
 
 _HANDLERS: dict[type[cst.CSTNode], Callable[..., None]] = {
