@@ -90,7 +90,7 @@ class Result:
 
 
 class Prefilter:
-    """Which files can hold anything for the rules, by their bytes alone."""
+    """Which files can hold anything for the rules, by their bytes and place alone."""
 
     def __init__(self, project: Project) -> None:
         roots = {
@@ -104,8 +104,12 @@ class Prefilter:
         names = {name.encode() for name in project.names}
         common = {OLD_ROOT.encode(), b"al_model", *roots, *dotted, *names}
         common |= {*text.WORDS, *configs.WORDS, *renames.WORDS, *dumps.WORDS, *project.dumps.words}
-        self.python = self._pattern(common)
-        self.text = self._pattern(common)
+        self.words = self._pattern(common)
+        self.renaming = {
+            name.rpartition(".")[0]
+            for name, entry in project.map.symbols.items()
+            if entry.status == "renamed"
+        }
 
     @staticmethod
     def _pattern(words: set[bytes]) -> re.Pattern[bytes]:
@@ -129,11 +133,11 @@ def rewrite(path: str, data: bytes, project: Project, prefilter: Prefilter | Non
     canonical = project.canonical(path)
     if python:
         module = symbols.module_name(canonical)
-        if prefilter is not None and not prefilter.python.search(data):
+        if prefilter is not None and not prefilter.words.search(data):
             moved = project.modules.get(module, module) != module
-            if not (moved and _RELATIVE.search(data)):
+            if not (moved and (_RELATIVE.search(data) or module in prefilter.renaming)):
                 return result
-    elif prefilter is not None and not prefilter.text.search(data) and not _is_config(path):
+    elif prefilter is not None and not prefilter.words.search(data) and not _is_config(path):
         return result
     if not python and b"\0" in data[:8192] and not path.endswith(TEXT_SUFFIXES):
         return result

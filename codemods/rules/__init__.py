@@ -16,6 +16,7 @@ from codemods.errors import UserError
 from codemods.rules import (
     checks,
     configs,
+    definitions,
     dumps,
     imports,
     moves,
@@ -29,6 +30,7 @@ from codemods.rules.base import Rule
 FAMILIES: tuple[ModuleType, ...] = (
     moves,
     imports,
+    definitions,
     renames,
     dumps,
     configs,
@@ -76,6 +78,7 @@ def run_python(file: PythonFile) -> None:
     renames.python(file)
     signatures.python(file)
     imports.python(file)
+    definitions.python(file)
     text.python(file)
     configs.python(file)
 
