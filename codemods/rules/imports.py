@@ -241,6 +241,8 @@ RULES = (
     ),
 )
 
+# In front of a dotted name that is imported from the repository's root.
+_SOURCE_PREFIX = "src."
 _LINTER_COMMENT = re.compile(r"#\s*(?:noqa|pylint:|type:|isort:|pyright:|mypy:|ruff:|pytype:)")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z")
 # A name of the old package in the literal part of an f-string that runs into what is filled in.
@@ -277,6 +279,7 @@ _PATCHERS = frozenset({"patch", "patch.dict", "patch.multiple", "setattr", "dela
 # Calls that take a module and the name of one of its attributes.
 _OBJECT_PATCHERS = frozenset({"patch.object", "setattr", "delattr", "getattr", "hasattr"})
 _LOGGERS = frozenset({"getLogger", "get_logger"})
+_GIVE_MODULES = frozenset({"import_module", "importorskip"})
 _FIRST_KEYWORDS = frozenset({"target", "name", "modname", "mod_name", "in_dict"})
 # Functions by which a module looks up its own names.
 _SELF_LOOKUPS = frozenset({"globals", "locals", "vars", "eval", "exec"})
@@ -364,6 +367,8 @@ class _Imports:
                 self.file.site(
                     "IMP020", self.file.span(statement), reason, "find out what it should import"
                 )
+        if module.startswith(f"{_SOURCE_PREFIX}{OLD_ROOT}"):
+            self._through_source(statement, module)
         if not module or not (module.split(".")[0] in self.project.old_roots or statement.relative):
             if not isinstance(statement.names, cst.ImportStar):
                 names = [_Name(a, unused=a in self.file.unused) for a in statement.names]
@@ -395,6 +400,12 @@ class _Imports:
             self._carried(self.file.span(alias), target)
             self._retarget(name, module, old, target)
         self._write_from(statement, module, names)
+
+    def _through_source(self, node: cst.CSTNode, name: str) -> None:
+        """`from src.MaxText import …`: a second copy of the package, if `src` is no package of the checkout."""
+        if name.split(".")[1] == OLD_ROOT:
+            reason = f"`{name}` is imported through the folder `src`, as another module than `{name[4:]}`"
+            self.file.site("IMP020", self.file.span(node), reason, "import it from `maxtext`")
 
     def _carried(self, span: Span, target: Target) -> None:
         """List, once a file, what is rewritten to the checkout's own copy although upstream deleted it."""
@@ -485,29 +496,10 @@ class _Imports:
         if alias and depth < 5:
             home = use.scope.home(alias)
             for further in self.file.scopes.references(home, alias) if home is not None else ():
-                if not further.trail:
+                if further.trail:
+                    self._still_in(further, old, new)
+                else:
                     self._as_value(further, old, new, depth + 1)
-                    continue
-                found = self.project.dotted(".".join([old, *(t[0] for t in further.trail)]))
-                if found is None:
-                    continue
-                target, rest = found
-                names = [t[0] for t in further.trail]
-                names = names[: len(names) - (rest.count(".") + 1 if rest else 0)]
-                whole = (further.start, further.trail[max(len(names), 1) - 1][2])
-                if target.module is None:
-                    self.file.site("IMP020", whole, target.problem, _TODO_GONE)
-                elif names and not (
-                    (
-                        target.dotted == ".".join([new, *names])
-                        and self._is_loaded(target.module, new, further)
-                    )
-                    or self._still_there(new, names, target)
-                ):
-                    reason = (
-                        f"`{further.dotted}` now is `{target.dotted}`, and `{alias}` is `{new}`"
-                    )
-                    self.file.site("IMP023", whole, reason, "import the new module by hand")
             return
         if not self._scattered(old, new):
             return
@@ -516,11 +508,55 @@ class _Imports:
         if isinstance(parent, cst.Arg):
             call = self.tree.parent(parent)
             if isinstance(call, cst.Call) and _called(call, _OBJECT_PATCHERS) and _literal(call, 1):
-                return  # followed by its name
+                if (
+                    use.node is None
+                ):  # a loaded module; one that an import binds is seen to by its name
+                    literal = call.args[1].value
+                    named = (_text(literal) or "", *self.file.span(literal))
+                    self._still_in(replace(use, trail=(named,)), old, new)
+                return
         reason = (
             f"the names of `{old}` went to several modules, and which are used of it cannot be seen"
         )
         self.file.site("IMP023", (use.start, use.end), reason, f"see that `{new}` has what is used")
+
+    def _still_in(self, use: Reference, old: str, new: str) -> None:
+        """List a use `value.name`, where the value is the module `new`, if it has no such name any more."""
+        names = [t[0] for t in use.trail]
+        found = self.project.dotted(".".join([old, *names]))
+        if found is None:
+            return
+        target, rest = found
+        names = names[: len(names) - (rest.count(".") + 1 if rest else 0)]
+        whole = (use.start, use.trail[max(len(names), 1) - 1][2])
+        if target.module is None:
+            self.file.site("IMP020", whole, target.problem, _TODO_GONE)
+            return
+        there = target.dotted == ".".join([new, *names]) and self._is_loaded(
+            target.module, new, use
+        )
+        if names and not there and not self._still_there(new, names, target):
+            reason = f"`{use.dotted}` now is `{target.dotted}`, and `{use.name}` is `{new}`"
+            self.file.site("IMP023", whole, reason, "import the new module by hand")
+
+    def _loaded_value(self, node: cst.BaseExpression, old: str) -> None:
+        """The module that a call gives (`import_module("MaxText.layers")`): what is used of it."""
+        home = self.project.module(old)
+        parent = self.tree.parent(node)
+        if home is None or home.module is None or isinstance(parent, cst.Expr):
+            return
+        trail: list[tuple[str, int, int]] = []
+        top = node
+        while isinstance(parent, cst.Attribute):
+            trail.append((parent.attr.value, *self.file.span(parent.attr)))
+            top, parent = parent, self.tree.parent(parent)
+        start, end = self.file.span(node)
+        scope = self.file.scopes.scope_of(node)
+        use = Reference(self.file.source(node), start, end, tuple(trail), scope, None, top)
+        if trail:
+            self._still_in(use, old, home.module)
+        else:
+            self._as_value(use, old, home.module)
 
     def _scattered(self, old: str, new: str) -> bool:
         """Whether a module was split, or is a package whose modules went elsewhere."""
@@ -692,6 +728,8 @@ class _Imports:
             if alias in self.file.unused:
                 name.unused = True
                 continue
+            if old.startswith(f"{_SOURCE_PREFIX}{OLD_ROOT}"):
+                self._through_source(alias, old)
             if old.split(".")[0] not in self.project.old_roots or not self.file.enabled("IMP003"):
                 continue
             found = self.project.dotted(old)
@@ -734,6 +772,9 @@ class _Imports:
         self._taken[new_root] = new_root
         self._plain_modules.add((id(binding.scope), new))
         key = (id(binding.scope), old_root)
+        others = [b.node for b in binding.scope.bindings[old_root] if b.kind == "import"]
+        if self._for_types(name.alias) and not all(map(self._for_types, others)):
+            return True  # the uses belong to an import that runs
         if key in self._module_bindings:
             return True  # an earlier import of the same package has seen to the uses
         self._module_bindings[key] = (old_root, name)
@@ -745,6 +786,13 @@ class _Imports:
         served = [self._plain_use(name, use, imported, new) for use in uses]
         name.dropped = bool(served) and not any(served) and imported == {old}
         return True
+
+    def _for_types(self, node: cst.CSTNode) -> bool:
+        """Whether an import stands below `if TYPE_CHECKING:`."""
+        return any(
+            isinstance(n, cst.If) and (dotted_name(n.test) or "").endswith("TYPE_CHECKING")
+            for n in self.tree.ancestors(node)
+        )
 
     def _is_plain(self, binding: Binding) -> bool:
         """Whether a binding of a package's name is `import a.b`, or a target that is rewritten as a use."""
@@ -1427,6 +1475,9 @@ class _Imports:
         roots = tuple(f"{r}." for r in self.project.old_roots)
         for call in calls:
             self._import_call(call)
+            name = _text(call.args[0].value) if call.args else None
+            if name is not None and _called(call, _GIVE_MODULES):
+                self._loaded_value(call, name)
         for node in strings:
             if not isinstance(node, cst.SimpleString) or id(node) in self._seen_strings:
                 continue
@@ -1435,6 +1486,11 @@ class _Imports:
                 continue
             if value.startswith(roots) and _DOTTED.match(value):
                 self._dotted_string(node, value, constants)
+                subscript = self._subscript_of(node)
+                if subscript is not None and dotted_name(subscript.value) == "sys.modules":
+                    self._loaded_value(subscript, value)
+            elif value.startswith(f"{_SOURCE_PREFIX}{OLD_ROOT}.") and _DOTTED.match(value):
+                self._with_prefix(node, value)
             elif value == OLD_ROOT:
                 self._root_string(node)
                 constants.roots.add(self._assigned_name(node))
@@ -1509,7 +1565,9 @@ class _Imports:
     def _relative_load(
         self, call: cst.Call, name: cst.BaseExpression | None, package: cst.BaseExpression | None
     ) -> None:
-        base = package.evaluated_value if isinstance(package, cst.SimpleString) else None
+        base = _text(package) if package is not None else None
+        if isinstance(package, cst.Name):
+            base = self._constant(package)
         if isinstance(package, cst.Name) and package.value in ("__package__", "__name__"):
             base = self.file.module_name
             if package.value == "__package__" and not self.file.is_package:
@@ -1541,6 +1599,17 @@ class _Imports:
         if new_base is None or absolute(new_base, True, level, relative[level:]) != new:
             self.file.edit("IMP009", self.file.span(name), _requote(name, new))
 
+    def _constant(self, name: cst.Name) -> str | None:
+        """The string that a name of the file holds, where it is assigned once."""
+        home = self.file.scopes.scope_of(name).home(name.value)
+        places = home.bindings[name.value] if home is not None else []
+        for place in places if len(places) == 1 else ():
+            target = self.tree.parent(place.node)
+            statement = self.tree.parent(target) if target is not None else None
+            if isinstance(statement, cst.Assign):
+                return _text(statement.value)
+        return None
+
     def _dunder_import(
         self, call: cst.Call, node: cst.SimpleString, names: cst.BaseExpression | None
     ) -> None:
@@ -1565,6 +1634,21 @@ class _Imports:
                 self._built(call)
                 self._seen_strings.add(id(node))
                 return
+
+    def _subscript_of(self, node: cst.CSTNode) -> cst.Subscript | None:
+        """The subscript that `node` is the key of."""
+        around = [n for n, _ in zip(self.tree.ancestors(node), range(3), strict=False)]
+        return around[2] if len(around) == 3 and isinstance(around[2], cst.Subscript) else None
+
+    def _with_prefix(self, node: cst.SimpleString, value: str) -> None:
+        """`"src.MaxText.train"`: a name from the repository's root keeps its `src.`."""
+        target = self._new_string(value.removeprefix(_SOURCE_PREFIX), patched=False)
+        if target is None or target.module is None:
+            problem = target.problem if target is not None else "a name that neither tree has"
+            self.file.site("IMP020", self.file.span(node), problem, _TODO_GONE)
+        else:
+            new = f"{_SOURCE_PREFIX}{target.dotted}"
+            self.file.edit("IMP010", self.file.span(node), _requote(node, new))
 
     def _dotted_string(self, node: cst.SimpleString, value: str, constants: _Constants) -> None:
         parent = self.tree.parent(node)

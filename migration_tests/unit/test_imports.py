@@ -143,6 +143,24 @@ PROGRAMS = {
         show(import_module(".moe", package="MaxText.layers"), import_module("MaxText").__name__ != "")
         show(import_module(name="MaxText.sft.sft_trainer"))
     """,
+    "import_module relative to a constant": """
+        from importlib import import_module
+        BASE = "MaxText.layers"
+        show(import_module(".gemma", BASE), import_module(".moe", package=BASE), import_module(BASE))
+    """,
+    "uses do not hang on an import for types": """
+        TYPE_CHECKING = False
+        if TYPE_CHECKING:
+          import MaxText.layers.moe
+        import MaxText.max_utils
+        show(MaxText.pyconfig.initialize, MaxText.max_utils)
+    """,
+    "loaded modules whose names are still there": """
+        from importlib import import_module
+        m = import_module("MaxText.max_utils")
+        show(m.show, import_module("MaxText.layers.gemma").Gemma, getattr(m, "devices"))
+        import_module("MaxText.multimodal_utils")
+    """,
     "sys.modules": """
         import sys, MaxText.max_utils
         show(sys.modules["MaxText.max_utils"], "MaxText" in sys.modules, sys.modules.get("MaxText") is None)
@@ -204,6 +222,12 @@ LISTED = {
         'import_module(".nothing", package="MaxText.layers")\n',
         1,
     ),
+    "a loaded module's attribute": ('import_module("MaxText.layers").gemma.Gemma\n', 1),
+    "getattr of a loaded module": ('getattr(import_module("MaxText.layers"), "gemma")\n', 1),
+    "a loaded module under a name": ('m = importorskip("MaxText.multimodal_utils")\nm.load\n', 2),
+    "an entry of sys.modules": ('sys.modules["MaxText.layers"].gemma\n', 1),
+    "through the folder src": ("from src.MaxText.layers import moe\n", 1),
+    "through the folder src, whole": ("import src.MaxText.max_utils\n", 1),
     "literals side by side": ('x = "MaxText.layers." "moe"\n', 1),
     "a sum": ('x = "MaxText" + ".layers"\n', 1),
     "a longer sum": ('x = a + "MaxText" + ".layers" + b\n', 1),
@@ -338,6 +362,10 @@ class G(Base["Rope"]): ...
     "__file__ of the package": (
         "import MaxText\nMaxText.__file__\n",
         "import maxtext\nmaxtext.__file__\n",
+    ),
+    "from the repository's root, in a string": (
+        'x = "src.MaxText.max_utils"\n',
+        'x = "src.maxtext.utils.max_utils"\n',
     ),
     "patched names": (
         """\
