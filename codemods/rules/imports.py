@@ -321,7 +321,7 @@ class _Imports:
         self._taken: dict[str, str] = {}  # new bound name → what it is bound to
         self._identifiers: dict[str, list[Binding]] | None = None
         self._used: set[str] = set()
-        self._exported: frozenset[str] | None = None
+        self._exported: tuple[frozenset[str], bool] | None = None
         self._bindings: dict[cst.CSTNode, Binding] | None = None
         self._module_bindings: dict[tuple[int, str], tuple[str, _Name]] = {}
         self._dynamic_names: frozenset[str] | None = None
@@ -900,8 +900,13 @@ class _Imports:
         elsewhere: dict[str, list[str]] = {}
         renames: list[tuple[Reference, str]] = []
         problems: list[str] = []
-        hands_on = self.file.is_package or "__all__" in self.file.scopes.module.bindings
-        for name in sorted(public if hands_on else used):
+        handed_on: set[str] = set()
+        if "__all__" in self.file.scopes.module.bindings:
+            exported, whole = self._all_names()
+            handed_on = public & exported if whole else public
+        elif self.file.is_package:
+            handed_on = public
+        for name in sorted(handed_on | used.keys()):
             symbol = self.project.symbol(module, name)
             if symbol is None or symbol.module is None:
                 problems.append(symbol.problem if symbol else f"`{name}` is unknown")
@@ -910,7 +915,7 @@ class _Imports:
             elif self._star_binds(module, target.module, name, symbol):
                 continue
             elif symbol.module != target.module or symbol.name != name:
-                if hands_on:
+                if name in handed_on:
                     problems.append(f"`{name}` now is `{symbol.dotted}`")
                     continue
                 parent, _, leaf = (symbol.dotted or "").rpartition(".")
@@ -1329,10 +1334,13 @@ class _Imports:
 
     def _is_exported(self, binding: Binding) -> bool:
         """Whether the module's `__all__` names what this import binds."""
-        if binding.scope.kind != "module":
-            return False
+        return binding.scope.kind == "module" and binding.name in self._all_names()[0]
+
+    def _all_names(self) -> tuple[frozenset[str], bool]:
+        """The names in the module's `__all__`, and whether they are all: it is put together of literals."""
         if self._exported is None:
             names: set[str] = set()
+            whole = True
             for use in self.file.scopes.references(self.file.scopes.module, "__all__"):
                 # `__all__ = […]`, `__all__ += […]`, `__all__.append(…)`
                 statement: cst.CSTNode | None = use.top
@@ -1340,10 +1348,18 @@ class _Imports:
                     statement, (cst.Assign, cst.AugAssign, cst.AnnAssign, cst.Expr)
                 ):
                     statement = self.tree.parent(statement)
+                if isinstance(statement, cst.AnnAssign):
+                    statement = statement.value
                 if statement is not None:
                     names |= self._strings_in(statement)
-            self._exported = frozenset(names)
-        return binding.name in self._exported
+                    whole &= not any(
+                        isinstance(part, (cst.Name, cst.Comparison, cst.StarredElement))
+                        and part is not use.node
+                        and not (isinstance(part, cst.Name) and part.value in ("append", "extend"))
+                        for part in self.tree.walk(statement)
+                    )
+            self._exported = frozenset(names), whole
+        return self._exported
 
     def _strings_in(self, node: cst.CSTNode) -> set[str]:
         return {

@@ -467,6 +467,25 @@ def test_relative(name: str) -> None:
     assert migrate(before, "src/MaxText/layers/own.py")[0] == after
 
 
+@pytest.mark.parametrize(
+    ("names", "proven"),
+    [
+        ('__all__ = ["Embed"] + ["x"]', True),
+        ('__all__: list[str] = ["Embed"]', True),
+        ('__all__ = ["Embed"]\n__all__.extend(["x"])\n__all__ += ["y"]', True),
+        ('__all__ = ["OldRope"]', False),
+        ('__all__ = ["Embed"]\n__all__.extend(["OldRope"])', False),
+        ('__all__ = other.__all__ + ["Embed"]', False),
+        ("__all__ = [n for n in dir() if n]", False),
+    ],
+)
+def test_star_import_that_hands_on_what_all_names(names: str, proven: bool) -> None:
+    text = f"from MaxText.layers.embeddings import *\n{names}\n"
+    new, outcome = migrate(text)
+    assert new == (text.replace("MaxText", "maxtext") if proven else text)
+    assert bool(outcome.listed(PROGRAM, 1)) is not proven
+
+
 def test_star_import_in_a_package_of_names_that_the_module_goes_on_importing() -> None:
     extra = {"src/MaxText/own/a.py": "from MaxText.layers.moe import RoutedMoE\nA = 1\n"}
     new, outcome = migrate("from MaxText.own.a import *\n", "src/MaxText/own/__init__.py", extra)
