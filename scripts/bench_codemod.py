@@ -8,10 +8,12 @@ What is measured, each in fresh processes, one after the other in every round:
   command     `ling2-migrate run … --out DIR`: the same, with the output tree and the report written
   floor       parse, one no-op CSTTransformer visit and code generation of the Python files that the
               migration changes, in the same pool with the same number of processes
-  libcst      `python -m libcst.tool codemod --no-format` with one RenameCommand, on a copy
+  libcst      `python -m libcst.tool codemod` with one RenameCommand, on a copy
+  unformatted the same with `--no-format`: without black, which it runs on every changed file by default
   pyupgrade   `pyupgrade --py312-plus` on a copy, the files dealt out to the same number of processes
 Seconds are wall time, median of the rounds; memory is the largest sum of the resident sizes of a process and
 all its children, read from /proc every 50 ms (pages that forked processes share are counted once in each).
+One run before the first round fills the cache of upstream's symbol table; its time is printed as `first`.
 The given tree is never written to.
 """
 
@@ -56,7 +58,8 @@ def measure(command: list[str], folder: Path, good: tuple[int, ...] = (0,)) -> S
         RuntimeError: its exit status is not a good one.
     """
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        "PATH": os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
     }
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
@@ -163,17 +166,17 @@ _PROGRAMS: dict[str, Callable[..., None]] = {
 }
 
 
+def _program(name: str, *arguments: object) -> list[str]:
+    return [sys.executable, str(Path(__file__).resolve()), "--program", name, *map(str, arguments)]
+
+
+def warm_up(checkout: Path, upstream: str, jobs: int, scratch: Path) -> Sample:
+    """A first run, which may have to read the upstream tree."""
+    return measure(_program("migrate", checkout, upstream, jobs, scratch / "changed.json"), scratch)
+
+
 def one_round(checkout: Path, upstream: str, jobs: int, scratch: Path) -> dict[str, Sample]:
     """Measure everything once."""
-
-    def program(name: str, *arguments: object) -> list[str]:
-        return [
-            sys.executable,
-            str(Path(__file__).resolve()),
-            "--program",
-            name,
-            *map(str, arguments),
-        ]
 
     def copy(name: str) -> Path:
         return Path(
@@ -186,18 +189,20 @@ def one_round(checkout: Path, upstream: str, jobs: int, scratch: Path) -> dict[s
     out = scratch / "out"
     command = [sys.executable, "-m", "codemods.cli", "run", str(checkout), "--upstream", upstream]
     command += ["--out", str(out), "--jobs", str(jobs)]
-    rename = [sys.executable, "-m", "libcst.tool", "codemod", "rename.RenameCommand", "--no-format"]
+    rename = [sys.executable, "-m", "libcst.tool", "codemod", "rename.RenameCommand"]
     rename += ["--hide-progress", "-j", str(jobs), *_RENAME, "."]
     found = {
-        "migrate": measure(program("migrate", checkout, upstream, jobs, listing), scratch),
+        "migrate": measure(_program("migrate", checkout, upstream, jobs, listing), scratch),
         "command": measure(command, scratch, (0, 1)),
-        "floor": measure(program("floor", checkout, jobs, listing), scratch),
+        "floor": measure(_program("floor", checkout, jobs, listing), scratch),
         "libcst": measure(rename, copy("libcst"), (0, 1)),
-        "pyupgrade": measure(program("pyupgrade", copy("pyupgrade"), jobs), scratch),
+        "unformatted": measure([*rename, "--no-format"], copy("unformatted"), (0, 1)),
+        "pyupgrade": measure(_program("pyupgrade", copy("pyupgrade"), jobs), scratch),
     }
-    if not any(b"maxtext.utils" in p.read_bytes() for p in (scratch / "libcst").rglob("*.py")):
-        raise RuntimeError("LibCST's command line renamed nothing")
-    for folder in (out, scratch / "libcst", scratch / "pyupgrade"):
+    for name in ("libcst", "unformatted"):
+        if not any(b"maxtext.utils" in p.read_bytes() for p in (scratch / name).rglob("*.py")):
+            raise RuntimeError("LibCST's command line renamed nothing")
+    for folder in (out, scratch / "libcst", scratch / "unformatted", scratch / "pyupgrade"):
         shutil.rmtree(folder)
     return found
 
@@ -224,6 +229,7 @@ def main(arguments: list[str]) -> int:
     )
     rounds = []
     with tempfile.TemporaryDirectory() as scratch:
+        first = warm_up(checkout, upstream, options.jobs, Path(scratch))
         for number in range(1, options.rounds + 1):
             print(f"round {number} of {options.rounds}", file=sys.stderr)
             rounds.append(one_round(checkout, upstream, options.jobs, Path(scratch)))
@@ -252,6 +258,7 @@ def main(arguments: list[str]) -> int:
         data = {
             "jobs": options.jobs,
             "changed_python_files": changed,
+            "first": asdict(first),
             "rounds": [{name: asdict(sample) for name, sample in r.items()} for r in rounds],
             "median": {name: asdict(sample) for name, sample in middle.items()},
             "aims": met,
@@ -262,14 +269,15 @@ def main(arguments: list[str]) -> int:
             f"{checkout}: {changed} Python files changed, {options.jobs} processes, {options.rounds} rounds"
         )
         print(
-            f"{'':10} {'seconds':>9} {'(least … most)':>18} {'processor s':>12} {'peak MB':>8} {'migrate is':>12}"
+            f"{'':11} {'seconds':>9} {'(least … most)':>18} {'processor s':>12} {'peak MB':>8} {'migrate is':>12}"
         )
+        print(f"{'first':11} {first.wall:9.1f} {'':>18} {first.cpu:12.1f} {first.memory:8.0f}")
         for name, sample in middle.items():
             walls = [r[name].wall for r in rounds]
             spread = f"({min(walls):.1f} … {max(walls):.1f})"
             ratio = f"{ours.wall / sample.wall:.2f} ×" if name != "migrate" else ""
             print(
-                f"{name:10} {sample.wall:9.1f} {spread:>18} {sample.cpu:12.1f} {sample.memory:8.0f} {ratio:>12}"
+                f"{name:11} {sample.wall:9.1f} {spread:>18} {sample.cpu:12.1f} {sample.memory:8.0f} {ratio:>12}"
             )
         for line, good in met.items():
             print(f"{'ok  ' if good else 'MISS'} {line}")

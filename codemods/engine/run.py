@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 
 from codemods import __version__
@@ -15,6 +14,7 @@ from codemods.engine.links import Links, settle_links, without
 from codemods.engine.pool import default_jobs, rewrite_all, run_tasks, worker_state
 from codemods.engine.project import NEW_ROOT, OLD_ROOT, Options, Placement, Project
 from codemods.engine.rewrite import PYTHON_SUFFIXES, Finding, Result
+from codemods.engine.target import target_table
 from codemods.errors import UserError
 from codemods.maps import model, select, symbols
 from codemods.maps.symbols import SymbolTable
@@ -119,13 +119,15 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
     source_root = _layout(checkout)
     choice = _choose_map(settings, upstream)
     read = reader(checkout.root)
-    python = [f.path for f in checkout.files if f.kind == "file" and f.path.endswith(PYTHON_SUFFIXES)]
+    python = [
+        f.path for f in checkout.files if f.kind == "file" and f.path.endswith(PYTHON_SUFFIXES)
+    ]
 
     old, facts, names = _survey(checkout, python, source_root, settings.jobs, progress)
     plan = dumps.DumpPlan()
     if any(i.startswith("DMP") for i in enabled):
         plan = dumps.gather(lambda words: _dump_facts(words, facts, checkout, python, source_root))
-    target_table = _target_table(upstream.root)
+    target = target_table(upstream.root)
     placements = moves.place(
         [f.path for f in checkout.files],
         choice.map,
@@ -143,12 +145,12 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
         options=settings.options,
         placements=placements,
         old=old,
-        target=target_table,
+        target=target,
         modules=moves.modules(placements, wheel=source_root == ""),
         names=renames.plan(names) if any(i.startswith("REN") for i in enabled) else {},
         dumps=plan,
         source_root=source_root,
-        config_fields=_config_fields(upstream, target_table),
+        config_fields=_config_fields(upstream, target),
     )
     migration = Migration(
         checkout=checkout,
@@ -182,12 +184,6 @@ def _choose_map(settings: Settings, upstream: Upstream) -> select.Choice:
     given = model.load(settings.map)
     found = select.require_fit(given, settings.map, settings.checkout)
     return select.Choice(given, settings.map, f"given with --map, {select.told(found)}", True)
-
-
-@lru_cache(maxsize=2)
-def _target_table(root: Path) -> SymbolTable:
-    """The symbol table of an upstream tree."""
-    return SymbolTable.from_folder(root)
 
 
 def _layout(checkout: Checkout) -> str:
@@ -366,7 +362,9 @@ def _list_left_alone(migration: Migration, links: Links) -> None:
     """List the links and submodules that a person has to look at, and what could not be read."""
     found: list[tuple[str, str, str, str]] = []
     for path, reason in migration.checkout.skipped.items():
-        found.append((path, "CHK001", f"{reason}; it is not in the output", "bring it over by hand"))
+        found.append(
+            (path, "CHK001", f"{reason}; it is not in the output", "bring it over by hand")
+        )
     for path, reason in links.listed.items():
         found.append((path, "CHK004", reason, "check where it should point"))
     for entry in migration.checkout.files:
@@ -414,9 +412,11 @@ def _check_imports(migration: Migration, project: Project) -> None:
                     "report",
                     name,
                     None,
-                    f"`{name}` is neither in the upstream tree nor in the output"
-                    if project.target.has_root(name)
-                    else f"the given upstream tree has no `{name.split('.')[0]}/`, so this is the map's word alone",
+                    (
+                        f"`{name}` is neither in the upstream tree nor in the output"
+                        if project.target.has_root(name)
+                        else f"the given upstream tree has no `{name.split('.')[0]}/`, so this is the map's word alone"
+                    ),
                     "find out what it should import",
                 )
             )
