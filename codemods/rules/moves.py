@@ -289,6 +289,11 @@ def _own(old: str, map_: MoveMap, homes: Collection[str], read: Callable[[], byt
         }
         new_folder = _folder(folder, {**map_.folders, **packages})
         rule, why = rule or "MAP002", f"its package or its neighbours went to {new_folder}/"
+    else:  # a folder that upstream moved as it is (end_to_end → tests/end_to_end) takes its files along
+        whole = {o: n for o, n in map_.folders.items() if n.endswith(f"/{o}")}
+        new_folder = _folder(folder, whole)
+        if new_folder != folder:
+            rule, why = rule or "MAP002", f"its folder went to {new_folder}/"
     new = f"{new_folder}/{new_name}" if new_folder else new_name
     return Placement(new, rule, why) if new != old else Placement(old)
 
