@@ -1007,11 +1007,13 @@ class _Imports:
     def _write_from(self, statement: cst.ImportFrom, module: str, names: Sequence[_Name]) -> None:
         relative = bool(statement.relative)
         rule = "IMP007" if relative else "IMP001"
+        holds = not relative or self._relative_holds(statement, module)
         groups: dict[str | None, list[tuple[_Name | None, str]]] = {}
         for name in names:
             if name.unused and self.file.enabled("IMP012"):
                 continue
-            if name.module is None:
+            stays = holds and name.module == module and not name.dropped and not name.extra
+            if name.module is None or (stays and self._item(name) == self.file.source(name.alias)):
                 groups.setdefault(None, []).append((name, self.file.source(name.alias)))
                 continue
             if not name.dropped:

@@ -461,10 +461,22 @@ RELATIVE = {
 }
 
 
+def test_relative_from_a_test_that_moves_to_a_helper_that_stays() -> None:
+    extra = {"tests/__init__.py": "", "tests/helper.py": "h = 1\n"}
+    new, _ = migrate("from .helper import h\nfrom . import helper\n", "tests/own_test.py", extra)
+    assert new == "from tests.helper import h\nfrom tests import helper\n"
+
+
 @pytest.mark.parametrize("name", RELATIVE)
 def test_relative(name: str) -> None:
     before, after = RELATIVE[name]
     assert migrate(before, "src/MaxText/layers/own.py")[0] == after
+
+
+def test_a_statement_that_is_right_is_not_split_for_a_name_that_is_listed() -> None:
+    extra = {"src/MaxText/own/__init__.py": "", "src/maxtext/own/here.py": "A = 1\n"}
+    text = "from maxtext.own.here import A, no_such_name\n"
+    assert migrate(text, extra=extra)[0] == text
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,11 @@ MAP = MoveMap(
         for old, new in MOVES.items()
     },
     paths={
-        _path(old, old in PACKAGES): Entry(_path(new, old in PACKAGES), "moved")
-        for old, new in MOVES.items()
+        "tests/moe_test.py": Entry("tests/unit/moe_test.py", "moved"),
+        **{
+            _path(old, old in PACKAGES): Entry(_path(new, old in PACKAGES), "moved")
+            for old, new in MOVES.items()
+        },
     },
     symbols={
         **{old: Entry(new, "moved") for old, new in RENAMED.items()},
