@@ -18,6 +18,10 @@ _COMMAND = re.compile(
 _EXPANSION = re.compile(r"\$\{\w+\}|\$\w+")
 _KEY_END = re.compile(r"[\"']?[ \t]*:(?:\s|\Z)")
 _CONTINUED = re.compile(r"[ \t]*\\\r?\n\Z")
+_ITEM_BEFORE = re.compile(r"(?:[\[(]|,[ \t]*\r?\n)(?:\s|//[^\n]*\n)*\Z")
+_SETS_VARIABLES = re.compile(
+    r"(?:\A|[;&|]|\s)(?:export|declare|local|readonly|typeset)[ \t][^;&|]*\Z"
+)
 _DUMP_WORD = re.compile(r"(?<![\w$.{/-])(?:--)?argus_dump_\w+")
 
 
@@ -125,6 +129,9 @@ def _single_quoted(new: str, start: int, end: int) -> tuple[str, int, int]:
 def _word_end(text: str, position: int, closers: str) -> int:
     """Where the shell word that goes on at `position` ends; `closers` end it too."""
     quote = ""
+    line_start = text.rfind("\n", 0, position) + 1
+    if text.count("`", line_start, position) % 2:
+        closers += "`"
     while position < len(text):
         char = text[position]
         if quote:
@@ -145,6 +152,10 @@ def _word_end(text: str, position: int, closers: str) -> int:
         elif char == "$" and text[position + 1 : position + 2] in ("(", "{"):
             position = _balanced(text, position + 1)
             continue
+        elif char == "`":
+            position = text.find("`", position + 1)
+            if position == -1:
+                return len(text)
         position += 1
     return position
 
@@ -221,16 +232,33 @@ def _word(file: SourceFile, rule: str, found: re.Match[str], text: str) -> Span 
         if stop == -1:
             file.site(rule, found.span(), "its quotes do not close", todo)
             return None
-        if re.search(r"\s", text[begin:stop]):
-            stop = _word_end(text, begin, quoted)
-        else:  # the whole word is quoted
+        value = text.find("=", begin) + 1
+        if _one_word(text[value:stop], before):  # the whole word is quoted
             begin, stop = begin - 1, stop + 1
+        elif text[value] == "[" and "]" in text[value:stop]:
+            stop = _word_end(text, text.index("]", value), quoted)
+        else:
+            stop = _word_end(text, begin, quoted)
     else:
         line_start = text.rfind("\n", 0, begin) + 1
-        stop = _word_end(text, stop + 1, _statement_quote(text, line_start, begin))
+        closers = _statement_quote(text, line_start, begin)
+        if not closers and re.search(r"[\[,]\s*\Z", text[max(0, begin - 200) : begin]):
+            closers = ",]"  # an item of a flow list
+        stop = _word_end(text, stop + 1, closers)
     if remove_item(file, rule, begin, stop):
         return None
     return begin, stop - 1 if text[stop - 1 : stop] == "," else stop
+
+
+def _one_word(value: str, before: str) -> bool:
+    """Whether the value of a quoted parameter is the rest of its quotes, and not one of several words in them."""
+    if not re.search(r"\s", value):
+        return True
+    if before == "=":
+        return False
+    return bool(re.fullmatch(r"\[[^\]]*\]", value)) or not re.search(
+        r"\s(?:-|\S*=|\S*python)", value
+    )
 
 
 def _statement_quote(text: str, line_start: int, begin: int) -> str:
@@ -250,31 +278,55 @@ def remove_item(file: SourceFile, rule: str, begin: int, stop: int) -> bool:
     line_start = text.rfind("\n", 0, begin) + 1
     line_end = text.find("\n", stop)
     line_end = len(text) if line_end == -1 else line_end + 1
-    if re.fullmatch(r"[ \t]*-[ \t]+", text[line_start:begin]) and not text[stop:line_end].strip(
-        " \t\r\n"
-    ):
-        file.edit(rule, (line_start, line_end), "")
-        return True
+    if re.fullmatch(r"[ \t]*-[ \t]+", text[line_start:begin]):
+        rest = text[stop:line_end]
+        if not rest.strip(" \t\r\n"):
+            file.edit(rule, (line_start, line_end), "")
+            return True
+        if re.match(r"[ \t]+#", rest):  # the comment stays, on a line of its own
+            dash = text.index("-", line_start)
+            file.edit(rule, (dash, stop + rest.index("#")), "")
+            return True
     after = re.compile(r"\s*,[ \t]*").match(text, stop)
     before = re.compile(r",\s*\Z").search(text[max(0, begin - 200) : begin])
-    listed = text[begin - 1 : begin] == "[" or before is not None or _opens_list(text, begin)
-    if not listed or not (after or before or text[stop : stop + 1] == "]"):
+    opens = _opens_list(text, begin)
+    listed = text[begin - 1 : begin] == "[" or before is not None or opens
+    closes = re.compile(r"\s*\]" if opens else r"\]").match(text, stop)
+    if not listed or not (after or before or closes):
         return False
+    alone = not text[line_start:begin].strip()
     if after is not None:
-        alone = not text[line_start:begin].strip() and text[after.end() : line_end].strip() == ""
+        alone = alone and text[after.end() : line_end].strip() == ""
         span = (line_start, line_end) if alone else (begin, after.end())
         file.edit(rule, span, "")
-    elif before is not None:
-        file.edit(rule, (begin - (len(before.group())), stop), "")
-    else:
-        file.edit(rule, (begin, stop), "")
+        return True
+    alone = alone and not text[stop:line_end].strip()
+    if before is not None:
+        comma = _last_kept_comma(file, rule, begin)
+        if comma is not None:
+            file.edit(rule, (comma, comma + 1), "")
+        if not alone:
+            begin -= len(before.group()) - 1
+    file.edit(rule, (line_start, line_end) if alone else (begin, stop), "")
     return True
 
 
+def _last_kept_comma(file: SourceFile, rule: str, begin: int) -> int | None:
+    """The comma before a removed last item; over items before it that are removed, too."""
+    text = file.text
+    while (found := re.search(r",\s*\Z", text[max(0, begin - 400) : begin])) is not None:
+        comma = begin - len(found.group())
+        taken = [e for e in file.edits if e.rule == rule and e.start <= comma < e.end]
+        if not taken:
+            return comma
+        begin = taken[0].start
+    return None
+
+
 def _opens_list(text: str, begin: int) -> bool:
-    return bool(re.search(r"[\[(]\s*\Z", text[max(0, begin - 200) : begin])) and text[
-        begin : begin + 1
-    ] in ("'", '"')
+    """Whether a quoted item is the first of its list, or stands behind a comment in one."""
+    opened = _ITEM_BEFORE.search(text[max(0, begin - 400) : begin])
+    return opened is not None and text[begin : begin + 1] in ("'", '"')
 
 
 def _remove_span(file: SourceFile, rule: str, begin: int, stop: int) -> None:
@@ -310,11 +362,19 @@ def _remove_span(file: SourceFile, rule: str, begin: int, stop: int) -> None:
             file.site(
                 rule,
                 (begin, stop),
-                "it stands where a command begins, so it may set a variable that is used elsewhere",
+                "it begins a line, so it may set a variable that is used elsewhere",
                 "take it out by hand, with its uses",
             )
             return
         file.edit(rule, (begin, stop + len(rest) - len(rest.lstrip(" \t"))), "")
+        return
+    if _SETS_VARIABLES.search(lead):
+        file.site(
+            rule,
+            (begin, stop),
+            "it sets a shell variable, which may be used elsewhere",
+            "take it out by hand, with its uses",
+        )
         return
     gap = len(lead) - len(lead.rstrip(" \t"))
     if gap:

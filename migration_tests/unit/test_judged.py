@@ -1,0 +1,115 @@
+"""Forms that a stranger wrote from the description alone and that once came out wrong, one test for each kind."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from migration_tests.support import Outcome, migrate_files
+
+ARGUS = '''\
+"""The dumper."""
+import functools
+
+_DUMPER = None
+
+
+def dump_tensor(name, tensor, step=None):
+  if _DUMPER is None:
+    return tensor
+  _DUMPER.add(name, tensor, step)
+  return tensor
+
+
+def dumpable(arg=None):
+  def deco(fn, name=None):
+    @functools.wraps(fn)
+    def wrapped(*args, **kwargs):
+      out = fn(*args, **kwargs)
+      dump_tensor(name or fn.__name__, out)
+      return out
+    return wrapped
+  if callable(arg):
+    return deco(arg)
+  return functools.partial(deco, name=arg)
+
+
+class Dumper:
+  def __init__(self, config):
+    self.dir = config.argus_dump_dir
+
+  def is_dump_step(self, step):
+    return bool(self.dir)
+'''
+
+
+def judge(root: Path, **files: str) -> Outcome:
+    """Migrate a small checkout; `layers__x="…"` is src/MaxText/layers/x.py."""
+    texts: dict[str, str | bytes] = {
+        "src/MaxText/__init__.py": "",
+        "src/MaxText/train.py": "def main():\n  pass\n",
+        "src/MaxText/layers/__init__.py": "",
+        "src/MaxText/layers/moe.py": "class RoutedMoE:\n  pass\n",
+        "src/MaxText/utils/__init__.py": "",
+        "src/MaxText/utils/argus_utils.py": ARGUS,
+    }
+    texts |= {
+        name if "." in name else f"src/MaxText/{name.replace('__', '/')}.py": text
+        for name, text in files.items()
+    }
+    outcome = migrate_files(root, texts)
+    for path, text in outcome.texts.items():
+        if path.endswith(".py"):
+            ast.parse(text)
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('run "argus_dump_steps=[0, 1]" x=1\n', "run x=1\n"),
+        ("run 'argus_dump_filter=a b' x=1\n", "run x=1\n"),
+        ("run argus_dump_steps=`seq 1 3` x=1\n", "run x=1\n"),
+        ("out=`run argus_dump_dir=/x`\n", "out=`run`\n"),
+        ('E="argus_dump_steps=[0, 1] x=1"\n', 'E="x=1"\n'),
+        ("A=(\n  'argus_dump_filter=a b'\n  x=1\n)\n", "A=(\n  x=1\n)\n"),
+        ('run \\\n  "argus_dump_steps=[0, 1]"\n', "run\n"),
+    ],
+)
+def test_quoted_dump_parameters(tmp_path: Path, before: str, after: str) -> None:
+    assert judge(tmp_path, **{"a.sh": before}).texts["a.sh"] == after
+
+
+def test_exported_setting_is_listed(tmp_path: Path) -> None:
+    outcome = judge(tmp_path, **{"a.sh": "export argus_dump_dir=/x\n"})
+    assert outcome.texts["a.sh"] == "export argus_dump_dir=/x\n"
+    assert [s.rule for s in outcome.listed("a.sh", 1)] == ["TXT014"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a: [x=1, argus_dump_dir=/x, y=1]\n", "a: [x=1, y=1]\n"),
+        ("a: [argus_dump_dir=/x]\n", "a: []\n"),
+        ("a: [x=1, argus_dump_dir=/x]\n", "a: [x=1]\n"),
+        ("a:\n  - argus_dump_dir=/x  # why\n  - x=1\n", "a:\n  # why\n  - x=1\n"),
+    ],
+)
+def test_dump_parameters_in_yaml_lists(tmp_path: Path, before: str, after: str) -> None:
+    assert judge(tmp_path, **{"job.yaml": before}).texts["job.yaml"] == after
+
+
+def test_dump_parameters_in_json_lists(tmp_path: Path) -> None:
+    args = [
+        ["argus_dump_dir=/x"],
+        ["x", "argus_dump_steps=[1, 2]", "argus_dump_dir=/x"],
+        ["argus_dump_dir=/x", "y"],
+    ]
+    for indent in (None, 2):
+        text = json.dumps({"args": args}, indent=indent) + "\n"
+        outcome = judge(tmp_path / str(indent), **{"launch.json": text})
+        assert json.loads(outcome.texts["launch.json"]) == {"args": [[], ["x"], ["y"]]}
+        assert not [s for s in outcome.sites if s.file == "launch.json"]
