@@ -92,9 +92,7 @@ def rewrite_with_map(
             if found is not None:
                 facts.append(found)
     plan = dumps.plan(facts)
-    placements = moves.place(
-        files, map_, plan.modules, lambda p: files[p].encode(), lambda p: True
-    )
+    placements = moves.place(files, map_, plan.modules, lambda p: files[p].encode(), lambda p: True)
     project = Project(
         map=map_,
         enabled=select(),
@@ -103,7 +101,9 @@ def rewrite_with_map(
         old=old,
         target=SymbolTable.from_sources({p: t.encode() for p, t in target.items()}),
         modules=moves.modules(placements),
-        names=renames.plan(renames.survey(p, t) for p, t in files.items()) if names is None else names,
+        names=(
+            renames.plan(renames.survey(p, t) for p, t in files.items()) if names is None else names
+        ),
         dumps=plan,
     )
     outcome = Outcome()

@@ -22,7 +22,9 @@ def table() -> str:
     rows = ["| rule | tier | what it does |", "|---|---|---|"]
     for rule in all_rules().values():
         text = f"{rule.summary}. {rule.detail}".strip() if rule.detail else rule.summary
-        rows.append(f"| {rule.id} | {rule.tier} | {' '.join(text.split()).replace('|', '&#124;')} |")
+        rows.append(
+            f"| {rule.id} | {rule.tier} | {' '.join(text.split()).replace('|', '&#124;')} |"
+        )
     return "\n".join(rows)
 
 

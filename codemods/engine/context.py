@@ -77,7 +77,7 @@ class PythonFile(SourceFile):
         """Parse.
 
         Raises:
-            Unparsable: see `Tree`.
+            UnparsableError: see `Tree`.
         """
         super().__init__(path, text, project)
         self.module_name = module_name

@@ -13,7 +13,7 @@ from codemods.engine.context import PythonFile, SourceFile, TextFile
 from codemods.engine.edits import Edit, LineIndex, Site, Tier, apply, line_starts, settle
 from codemods.engine.project import OLD_ROOT, Project
 from codemods.engine.source import decode
-from codemods.engine.tree import Unparsable
+from codemods.engine.tree import UnparsableError
 from codemods.maps import symbols
 from codemods.rules import all_rules, configs, dumps, renames, run_python, run_text, text
 
@@ -144,7 +144,9 @@ def rewrite(path: str, data: bytes, project: Project, prefilter: Prefilter | Non
     result.considered = True
     try:
         if not python and b"\0" in data:
-            raise Unparsable("the file holds a NUL byte", data[: data.index(b"\0")].count(b"\n") + 1)
+            raise UnparsableError(
+                "the file holds a NUL byte", data[: data.index(b"\0")].count(b"\n") + 1
+            )
         source, encoding = decode(data, python)
         file: SourceFile
         if python:
@@ -154,7 +156,7 @@ def rewrite(path: str, data: bytes, project: Project, prefilter: Prefilter | Non
         else:
             file = TextFile(path, source, project)
             run_text(file)
-    except Unparsable as error:
+    except UnparsableError as error:
         if _mentions_old(data):
             result.sites.append(
                 _unparsable(path, error, "fix the file or migrate it by hand, then run again")
@@ -163,7 +165,7 @@ def rewrite(path: str, data: bytes, project: Project, prefilter: Prefilter | Non
             result.sites.append(_unparsable(path, error, "look at it by hand"))
         return result
     except RecursionError:
-        deep = Unparsable("an expression is nested too deep for the rules")
+        deep = UnparsableError("an expression is nested too deep for the rules")
         result.sites.append(_unparsable(path, deep, "migrate it by hand"))
         return result
     tree = _finish(result, file, python)
@@ -174,7 +176,7 @@ def rewrite(path: str, data: bytes, project: Project, prefilter: Prefilter | Non
         try:
             result.data = encoding.encode(result_text)
         except UnicodeEncodeError:
-            foreign = Unparsable(f"the rewritten text cannot be written as {encoding.codec}")
+            foreign = UnparsableError(f"the rewritten text cannot be written as {encoding.codec}")
             result.edits.clear()
             result.sites.append(_unparsable(path, foreign, "migrate it by hand"))
             return result
@@ -191,10 +193,8 @@ def _is_config(path: str) -> bool:
     return "/configs/" in path and path.endswith((".yml", ".yaml"))
 
 
-def _unparsable(path: str, error: Unparsable, todo: str) -> Finding:
-    return Finding(
-        path, error.line, error.column, "CHK001", "report", "", None, error.reason, todo
-    )
+def _unparsable(path: str, error: UnparsableError, todo: str) -> Finding:
+    return Finding(path, error.line, error.column, "CHK001", "report", "", None, error.reason, todo)
 
 
 def _mentions_old(data: bytes) -> bool:
@@ -248,7 +248,9 @@ def _agrees(text_: str, wide: Edit, narrow: Edit) -> bool:
     return apply(text_[wide.start : wide.end], [inner]) == wide.new
 
 
-def _finding(file: SourceFile, lines: LineIndex, item: Edit | Site, tier: Tier = "report") -> Finding:
+def _finding(
+    file: SourceFile, lines: LineIndex, item: Edit | Site, tier: Tier = "report"
+) -> Finding:
     line, column = lines.line_column(item.start)
     return Finding(
         file=file.path,
@@ -352,13 +354,15 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
 _SURVIVOR = re.compile(
     rf"(?<![\w/.])(?<!\w-)(?:{OLD_ROOT}(?:\.[a-z_]\w*)+|-m\s*{OLD_ROOT}\b)"
     rf"|(?<![\w.-])(?:[\w.${{}}-]*/)*{OLD_ROOT}/(?=[a-z_.$*{{])"
-    rf"|^[ \t>]*(?:from\s+{OLD_ROOT}[\w.]*\s+import\b|import\s+{OLD_ROOT}\b)",
+    rf"|^[ \t>]*(?:from\s+{OLD_ROOT}(?:\.\w+)*\s+import\b|import\s+{OLD_ROOT}\b)",
     re.MULTILINE,
 )
 
 
 @lru_cache(maxsize=8)
-def _survivor_words(names: frozenset[str], dumps_found: bool) -> tuple[tuple[str, ...], re.Pattern[str]]:
+def _survivor_words(
+    names: frozenset[str], dumps_found: bool
+) -> tuple[tuple[str, ...], re.Pattern[str]]:
     """Old names of any kind: the package's, the table's, the model's, and of the dump hooks where there are any.
 
     Returns:
@@ -385,7 +389,9 @@ def _survivors(new_text: str, project: Project) -> Iterator[re.Match[str]]:
             at = new_text.find(word, at) if at != -1 else -1
     position = 0
     for line in sorted(lines):
-        before = new_text.rfind("\n", 0, max(line - 1, 0)) + 1  # a match may start on the line before
+        before = (
+            new_text.rfind("\n", 0, max(line - 1, 0)) + 1
+        )  # a match may start on the line before
         end = new_text.find("\n", line)
         for match in pattern.finditer(
             new_text, max(before, position), len(new_text) if end == -1 else end
@@ -405,7 +411,9 @@ _ROOT_IN_VARIABLE = re.compile(
 )
 
 
-_PINNED_URL = re.compile(r"https?://[^\s\"')>]*/(?:blob|tree|raw|commit)/(?!main/|master/|HEAD/)[^\s\"')>]*")
+_PINNED_URL = re.compile(
+    r"https?://[^\s\"')>]*/(?:blob|tree|raw|commit)/(?!main/|master/|HEAD/)[^\s\"')>]*"
+)
 
 
 def _pinned(new_text: str, offset: int) -> bool:
@@ -413,9 +421,7 @@ def _pinned(new_text: str, offset: int) -> bool:
     line_start = new_text.rfind("\n", 0, offset) + 1
     line_end = new_text.find("\n", offset)
     line = new_text[line_start : len(new_text) if line_end == -1 else line_end]
-    return any(
-        m.start() <= offset - line_start < m.end() for m in _PINNED_URL.finditer(line)
-    )
+    return any(m.start() <= offset - line_start < m.end() for m in _PINNED_URL.finditer(line))
 
 
 def _check_survivors(result: Result, file: SourceFile, project: Project, new_text: str) -> None:
@@ -427,9 +433,7 @@ def _check_survivors(result: Result, file: SourceFile, project: Project, new_tex
             continue
         start = back.offset(match.start())
         line, column = back.line_column(match.start())
-        if line in listed or any(
-            s.start <= start < max(s.end, s.start + 1) for s in result.sites
-        ):
+        if line in listed or any(s.start <= start < max(s.end, s.start + 1) for s in result.sites):
             continue
         listed.add(line)
         result.sites.append(

@@ -17,7 +17,7 @@ from typing import Literal
 import libcst as cst
 
 from codemods.engine.edits import line_starts
-from codemods.engine.tree import Tree, Unparsable, children
+from codemods.engine.tree import Tree, UnparsableError, children
 
 ScopeKind = Literal["module", "class", "function", "comprehension"]
 BindingKind = Literal["import", "assignment", "parameter", "function", "class", "delete", "other"]
@@ -110,6 +110,18 @@ class Scope:
             first = first and isinstance(scope.node, cst.TypeParameters)
             scope = scope.parent
         return None
+
+
+# What holds statements of the same scope.
+_BLOCKS = (
+    cst.BaseSuite,
+    cst.SimpleStatementLine,
+    cst.Else,
+    cst.Finally,
+    cst.ExceptHandler,
+    cst.ExceptStarHandler,
+    cst.MatchCase,
+)
 
 
 class Scopes:
@@ -361,14 +373,9 @@ class Scopes:
                 self._on_global(node, scope)
             elif isinstance(node, cst.Nonlocal):
                 self._on_nonlocal(node, scope)
-            elif isinstance(node, (cst.BaseSuite, cst.SimpleStatementLine)) or (
+            elif isinstance(node, _BLOCKS) or (
                 isinstance(node, cst.BaseCompoundStatement)
                 and not isinstance(node, (cst.FunctionDef, cst.ClassDef))
-            ):
-                stack.extend(children(node))
-            elif isinstance(
-                node,
-                (cst.Else, cst.Finally, cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase),
             ):
                 stack.extend(children(node))
 
@@ -494,7 +501,7 @@ class Scopes:
         try:
             ast.parse(text.strip(), mode="eval")
             inner_tree = Tree(text.strip())
-        except (SyntaxError, ValueError, RecursionError, MemoryError, Unparsable):
+        except (SyntaxError, ValueError, RecursionError, MemoryError, UnparsableError):
             return  # a string that is no expression is just a string
         base += len(text) - len(text.lstrip())
         for name in Scopes(inner_tree, annotation=True).module.references:

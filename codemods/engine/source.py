@@ -7,7 +7,7 @@ import io
 import tokenize
 from dataclasses import dataclass
 
-from codemods.engine.tree import Unparsable
+from codemods.engine.tree import UnparsableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def decode(data: bytes, python: bool) -> tuple[str, Encoding]:
     """Decode a file; Python files by their coding line (PEP 263), all others as UTF-8.
 
     Raises:
-        Unparsable: the bytes are no text in that encoding, or the coding line names none.
+        UnparsableError: the bytes are no text in that encoding, or the coding line names none.
     """
     bom = data.startswith(codecs.BOM_UTF8)
     body = data[len(codecs.BOM_UTF8) :] if bom else data
@@ -40,16 +40,16 @@ def decode(data: bytes, python: bool) -> tuple[str, Encoding]:
         try:
             codec, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         except SyntaxError as error:
-            raise Unparsable(f"encoding: {error.args[0]}") from None
+            raise UnparsableError(f"encoding: {error.args[0]}") from None
         codec = "utf-8" if codec == "utf-8-sig" else codec
     encoding = Encoding(codec, bom)
     try:
         text = body.decode(codec)
     except UnicodeDecodeError as error:
         line = body[: error.start].count(b"\n") + 1
-        raise Unparsable(
+        raise UnparsableError(
             f"the bytes are no {codec} text (byte 0x{body[error.start]:02x})", line
         ) from None
     if encoding.encode(text) != data:
-        raise Unparsable(f"the {codec} text does not encode back to the same bytes")
+        raise UnparsableError(f"the {codec} text does not encode back to the same bytes")
     return text, encoding

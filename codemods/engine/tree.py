@@ -16,7 +16,7 @@ import libcst as cst
 from libcst._nodes.internal import CodegenState
 
 
-class Unparsable(Exception):
+class UnparsableError(Exception):
     """The text is no Python that can be rewritten; the message says why, with line and column if known."""
 
     def __init__(self, reason: str, line: int = 1, column: int = 1) -> None:
@@ -166,10 +166,10 @@ def _check_brackets(text: str) -> None:
         try:
             ast.parse(text)
         except (SyntaxError, MemoryError, RecursionError):
-            raise Unparsable("brackets are nested too deep for any Python parser") from None
+            raise UnparsableError("brackets are nested too deep for any Python parser") from None
 
 
-class _Altered(Exception):
+class _AlteredError(Exception):
     """LibCST gives a text back with changes."""
 
     def __init__(self, given_back: str) -> None:
@@ -195,7 +195,7 @@ def _parse(text: str) -> tuple[cst.Module, dict[int, Span]]:
     """The module of a text and the span of each node.
 
     Raises:
-        _Altered: LibCST does not give the text back unchanged.
+        _AlteredError: LibCST does not give the text back unchanged.
     """
     module = cst.parse_module(text)
     state = _SpanState(module.default_indent, module.default_newline)
@@ -209,7 +209,7 @@ def _parse(text: str) -> tuple[cst.Module, dict[int, Span]]:
     state = _SpanState(whole.default_indent, whole.default_newline)
     whole._codegen(state)
     if "".join(state.tokens) != longer:
-        raise _Altered(given_back)
+        raise _AlteredError(given_back)
     added = whole.body[-1]
     for node in (whole, added, *added.children):  # these go, and their ids may come again
         state.spans.pop(id(node), None)
@@ -235,13 +235,13 @@ class Tree:
         """Parse.
 
         Raises:
-            Unparsable: a syntax error, NUL bytes, nesting too deep for the parser, or a text that
+            UnparsableError: a syntax error, NUL bytes, nesting too deep for the parser, or a text that
                 LibCST does not give back unchanged.
         """
         self.text = text
         if "\0" in text:
             before = text[: text.index("\0")]
-            raise Unparsable("the file holds a NUL byte", before.count("\n") + 1)
+            raise UnparsableError("the file holds a NUL byte", before.count("\n") + 1)
         _check_brackets(text)
         # LibCST loses a form feed before code and does not know a lone carriage return as a line end.
         shadow = re.sub("\r(?!\n)", "\n", text) if "\r" in text else text
@@ -250,7 +250,9 @@ class Tree:
         try:
             try:
                 self.module, self._spans = _parse(shadow)
-            except _Altered as error:  # it also loses blanks, as in `except E :` and `f"{x!r }"`
+            except (
+                _AlteredError
+            ) as error:  # it also loses blanks, as in `except E :` and `f"{x!r }"`
                 lost = _lost_blanks(shadow, error.given_back)
                 removed = [offset + k for k, offset in enumerate(self._removed)]
                 removed += [offset + bisect_right(self._removed, offset) for offset in lost]
@@ -259,13 +261,13 @@ class Tree:
                 self.module, self._spans = _parse("".join(shadow[a + 1 : b] for a, b in kept))
         except cst.ParserSyntaxError as error:
             reason = error.message.partition("@")[0].strip().splitlines()[0]
-            raise Unparsable(
+            raise UnparsableError(
                 f"syntax error: {reason}", error.raw_line, error.raw_column + 1
             ) from None
         except RecursionError:
-            raise Unparsable("an expression is nested too deep for the parser") from None
-        except _Altered:
-            raise Unparsable("the parser does not give this text back unchanged") from None
+            raise UnparsableError("an expression is nested too deep for the parser") from None
+        except _AlteredError:
+            raise UnparsableError("the parser does not give this text back unchanged") from None
         self._nodes: list[cst.CSTNode] | None = None
         self._parents: dict[int, cst.CSTNode] = {}
 

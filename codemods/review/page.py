@@ -36,7 +36,13 @@ def _folded(findings: list[dict[str, Any]]) -> list[tuple[str, int, list[dict[st
         for edit in group:
             row = rows.setdefault(
                 (edit["before"], edit["after"]),
-                {"before": edit["before"], "after": edit["after"], "count": 0, "places": [], "more": 0},
+                {
+                    "before": edit["before"],
+                    "after": edit["after"],
+                    "count": 0,
+                    "places": [],
+                    "more": 0,
+                },
             )
             row["count"] += 1
             if len(row["places"]) < _MOST_PLACES:

@@ -74,7 +74,8 @@ def _exports(file: PythonFile, name: str) -> list[Span]:
     spans = []
     for place in file.scopes.module.bindings.get("__all__", []):
         statement = next(
-            (a for a in file.tree.ancestors(place.node) if isinstance(a, cst.BaseSmallStatement)), None
+            (a for a in file.tree.ancestors(place.node) if isinstance(a, cst.BaseSmallStatement)),
+            None,
         )
         for node in file.tree.walk(statement) if statement is not None else ():
             if isinstance(node, cst.SimpleString) and node.evaluated_value == name:

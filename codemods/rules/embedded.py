@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from codemods.engine.context import PythonFile, SourceFile
 from codemods.engine.edits import Edit
-from codemods.engine.tree import Unparsable
+from codemods.engine.tree import UnparsableError
 
 # How a replacement is written in the host: (new text, host start, host end) → (text, start, end).
 Escape = Callable[[str, int, int], tuple[str, int, int]]
@@ -109,7 +109,7 @@ class Piece:
         return new.replace("\n", f"\n{self.prefix}"), start
 
 
-def run(host: SourceFile, piece: Piece, name: str) -> Unparsable | None:
+def run(host: SourceFile, piece: Piece, name: str) -> UnparsableError | None:
     """Run all Python rules over a piece and carry what they find back into the host.
 
     Returns:
@@ -119,7 +119,7 @@ def run(host: SourceFile, piece: Piece, name: str) -> Unparsable | None:
 
     try:
         inner = PythonFile(host.path, piece.text, host.project)
-    except Unparsable as problem:
+    except UnparsableError as problem:
         return problem
     run_python(inner)
     piece.bring_back(inner, host, name)

@@ -64,7 +64,8 @@ class Locations:
         canonical = project.canonical
         files: dict[str, str | None] = {p: e.new for p, e in project.map.paths.items()}
         for path, placement in project.placements.items():
-            files[canonical(path)] = canonical(placement.new) if placement.new is not None else None
+            place = placement.new or placement.instead
+            files[canonical(path)] = canonical(place) if place else None
         self.files = files
         self._deep: dict[str, Counter[str | None]] = defaultdict(Counter)
         self._direct: dict[str, Counter[str | None]] = defaultdict(Counter)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from json import JSONDecodeError
 
 from codemods.engine.context import TextFile
-from codemods.engine.tree import Span, Tree, Unparsable
+from codemods.engine.tree import Span, Tree, UnparsableError
 from codemods.rules import embedded
 from codemods.rules.base import Rule
 from codemods.rules.embedded import Escape, Piece
@@ -39,12 +39,12 @@ def text(file: TextFile) -> None:
     """Rewrite a notebook.
 
     Raises:
-        Unparsable: the file is no JSON.
+        UnparsableError: the file is no JSON.
     """
     try:
         json.loads(file.text)
     except JSONDecodeError as error:
-        raise Unparsable(f"no notebook: {error.msg}", error.lineno, error.colno) from None
+        raise UnparsableError(f"no notebook: {error.msg}", error.lineno, error.colno) from None
     writer = _Writer(file.text)
     shell_lines = Piece(escape=writer)
     documents: list[Piece] = []
@@ -105,10 +105,10 @@ def _joined(cells: list[Piece], escape: Escape) -> Piece:
     return module
 
 
-def _fault(cell: Piece) -> Unparsable | None:
+def _fault(cell: Piece) -> UnparsableError | None:
     try:
         Tree(cell.text)
-    except Unparsable as problem:
+    except UnparsableError as problem:
         return problem
     return None
 

@@ -301,24 +301,24 @@ def remove_item(file: SourceFile, rule: str, begin: int, stop: int) -> bool:
         file.edit(rule, span, "")
         return True
     alone = alone and not text[stop:line_end].strip()
-    if before is not None:
-        comma = _last_kept_comma(file, rule, begin)
-        if comma is not None:
-            file.edit(rule, (comma, comma + 1), "")
-        if not alone:
-            begin -= len(before.group()) - 1
+    comma = _last_kept_comma(file, rule, begin) if before is not None else None
+    if comma is not None and comma[1] == begin and not alone:
+        begin = comma[0]
+    elif comma is not None:
+        gap = text[comma[0] + 1 : comma[1]]
+        file.edit(rule, (comma[0], comma[0] + 1 if "\n" in gap else comma[1]), "")
     file.edit(rule, (line_start, line_end) if alone else (begin, stop), "")
     return True
 
 
-def _last_kept_comma(file: SourceFile, rule: str, begin: int) -> int | None:
-    """The comma before a removed last item; over items before it that are removed, too."""
+def _last_kept_comma(file: SourceFile, rule: str, begin: int) -> Span | None:
+    """The comma before a removed last item, to where the removed items begin; there may be more than one."""
     text = file.text
     while (found := re.search(r",\s*\Z", text[max(0, begin - 400) : begin])) is not None:
         comma = begin - len(found.group())
         taken = [e for e in file.edits if e.rule == rule and e.start <= comma < e.end]
         if not taken:
-            return comma
+            return comma, begin
         begin = taken[0].start
     return None
 

@@ -81,7 +81,13 @@ REWRITTEN = {
         lines("from newpkg.m import start as run"),
     ),
     "fallback in try": (
-        lines("try:", "    from oldpkg.m import run", "except ImportError:", "    run = None", "run and run()"),
+        lines(
+            "try:",
+            "    from oldpkg.m import run",
+            "except ImportError:",
+            "    run = None",
+            "run and run()",
+        ),
         lines(
             "try:",
             "    from newpkg.m import start as run",
@@ -122,7 +128,14 @@ REWRITTEN = {
         ),
     ),
     "comments on names in brackets": (
-        lines("from oldpkg.m import (", "    # kernels", "    AxAttn,  # fused", "    # config", "    B,", ")"),
+        lines(
+            "from oldpkg.m import (",
+            "    # kernels",
+            "    AxAttn,  # fused",
+            "    # config",
+            "    B,",
+            ")",
+        ),
         lines(
             "from newpkg.m import (",
             "    # kernels",
@@ -189,8 +202,16 @@ REWRITTEN = {
         lines("from newpkg import layers", "layers.Dense()"),
     ),
     "patch.object": (
-        lines("from unittest import mock", "from oldpkg import whole", "mock.patch.object(whole, 'run')"),
-        lines("from unittest import mock", "from newpkg import whole", "mock.patch.object(whole, 'run')"),
+        lines(
+            "from unittest import mock",
+            "from oldpkg import whole",
+            "mock.patch.object(whole, 'run')",
+        ),
+        lines(
+            "from unittest import mock",
+            "from newpkg import whole",
+            "mock.patch.object(whole, 'run')",
+        ),
     ),
 }
 
@@ -238,7 +259,11 @@ def test_a_logger_name_is_by_option() -> None:
 
 def test_only_names_of_the_table_change() -> None:
     text = lines(
-        "class AXAttn(AXBase): ...", "AXIS = 0", 'R = {"AXAttn": AXAttn}', "AXAttn_v2 = 1", "MaxAX = 2"
+        "class AXAttn(AXBase): ...",
+        "AXIS = 0",
+        'R = {"AXAttn": AXAttn}',
+        "AXAttn_v2 = 1",
+        "MaxAX = 2",
     )
     outcome = rewrite_with_map({PATH: text}, table(), TARGET, names={})
     assert outcome.texts[PATH] == text

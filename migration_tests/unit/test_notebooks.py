@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from codemods.engine.tree import Unparsable
+from codemods.engine.tree import UnparsableError
 from migration_tests.unit.test_text_paths import migrate
 
 
@@ -134,5 +134,5 @@ def test_removed_line_goes_with_its_json_line() -> None:
 
 
 def test_no_json_is_no_notebook() -> None:
-    with pytest.raises(Unparsable, match="no notebook"):
+    with pytest.raises(UnparsableError, match="no notebook"):
         migrate("{ src/MaxText/train.py\n", "nb/a.ipynb")

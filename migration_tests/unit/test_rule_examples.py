@@ -30,13 +30,17 @@ def test_example(rule: str, example: Example, tmp_path: Path) -> None:
         else:
             assert outcome.texts[new_path] == example.after
     else:
-        assert example.after in [t for p, t in outcome.texts.items() if Path(p).suffix == Path(path).suffix]
+        assert example.after in [
+            t for p, t in outcome.texts.items() if Path(p).suffix == Path(path).suffix
+        ]
     lines = example.before.splitlines()
     for listed in example.listed:
         numbers = {n for n, line in enumerate(lines, 1) if listed in line}
         assert any(s.file == path and s.line in numbers for s in outcome.sites), listed
     if rule[:3] != "MAP" and (example.listed or example.after != example.before):
-        assert any(f.rule == rule for f in (*outcome.edits, *outcome.sites)), f"{rule} is not at work"
+        assert any(
+            f.rule == rule for f in (*outcome.edits, *outcome.sites)
+        ), f"{rule} is not at work"
 
 
 def test_every_rule_has_an_example_and_says_what_it_does() -> None:

@@ -111,9 +111,7 @@ def test_site_is_listed(outcome: Outcome, entry: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "entry", EXPECTED["rewritten_or_listed"], ids=lambda e: f"{e['file']}:{e['line']}"
 )
-def test_rewritten_or_listed(
-    migration: Migration, outcome: Outcome, entry: dict[str, Any]
-) -> None:
+def test_rewritten_or_listed(migration: Migration, outcome: Outcome, entry: dict[str, Any]) -> None:
     if is_listed(outcome, entry):
         return
     new = migration.placements[entry["file"]].new
@@ -130,7 +128,10 @@ def test_rewritten_or_listed(
 
 def test_unchanged(outcome: Outcome) -> None:
     for path in EXPECTED["must_be_unchanged"]["files"]:
-        assert text_of(outcome, path).encode("utf-8", "surrogateescape") == (CHECKOUT / path).read_bytes()
+        assert (
+            text_of(outcome, path).encode("utf-8", "surrogateescape")
+            == (CHECKOUT / path).read_bytes()
+        )
     for path, entry in EXPECTED["must_be_unchanged"]["lines"].items():
         found = [line.rstrip("\r") for line in text_of(outcome, path).split("\n")]
         for line in entry["lines"]:
@@ -166,7 +167,9 @@ def test_nothing_old_is_left_unsaid(
     }
     homes = {w.new: p for p, w in migration.placements.items() if w.new is not None}
     for path, text in outcome.texts.items():
-        source = (CHECKOUT / homes[path]).read_bytes().decode("utf-8", "surrogateescape").split("\n")
+        source = (
+            (CHECKOUT / homes[path]).read_bytes().decode("utf-8", "surrogateescape").split("\n")
+        )
         sites = [s for s in outcome.sites if s.file == homes[path]]
         listed = {source[s.line - 1].strip() for s in sites}
         named = {s.before for s in sites if s.before and "\n" not in s.before}

@@ -40,6 +40,8 @@ from codemods.rules.dumps.values import (
     returned_argument,
 )
 
+_TEST_FILE = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*\.py$|[^/]*_test\.py$)")
+
 
 class Walk(Expressions):
     """What goes from one file, given the decisions."""
@@ -310,18 +312,22 @@ class Walk(Expressions):
         self._loop(node)
         return None
 
-    def _loop(self, node: ast.While | ast.For | ast.AsyncFor) -> None:
-        self._body(node, node.body, "loop")
+    def _loop(self, node: ast.While | ast.For | ast.AsyncFor) -> bool:
+        """Walk the blocks of a loop; True if its body is left empty."""
+        empty = self._body(node, node.body, "loop")
         if node.orelse and self.block(node.orelse):
             self.do("drop_else", CALL, node, items=[node.orelse[0]])
+        return empty
 
-    def _body(self, node: ast.AST, body: Sequence[ast.stmt], what: str) -> None:
-        if self.block(body):
-            self.fill(body)
-            self.find(node, f"only dumps stood in this {what}", "see whether it can go")
+    def _body(self, node: ast.AST, body: Sequence[ast.stmt], what: str) -> bool:
+        if not self.block(body):
+            return False
+        self.fill(body)
+        self.find(node, f"only dumps stood in this {what}", "see whether it can go")
+        return True
 
     def _on_for(self, node: ast.For | ast.AsyncFor) -> str | None:
-        if self._counts_for_dumps(node):
+        if not self._loop(node) and self._counts_for_dumps(node):
             assert isinstance(node.target, ast.Tuple)
             assert isinstance(node.iter, ast.Call)
             self.mark(node.target.elts[0], node.iter.func)
@@ -329,7 +335,6 @@ class Walk(Expressions):
             self.expression(node.iter.args[0])
         else:
             self.expression(node.iter)
-        self._loop(node)
         return None
 
     def _counts_for_dumps(self, node: ast.For | ast.AsyncFor) -> bool:
@@ -440,8 +445,8 @@ class Walk(Expressions):
 
     def _about_dumps(self, node: FunctionNode) -> bool:
         """Whether a function asserts something of a hook or dumper, or is a test that switches dumping on."""
-        if not node.name.startswith("test") and not any(
-            isinstance(n, ast.Assert) for n in node.body
+        if not node.name.startswith("test") and not (
+            _TEST_FILE.search(self.file.path) and any(isinstance(n, ast.Assert) for n in node.body)
         ):
             return False
         for part in ast.walk(node):

@@ -448,7 +448,10 @@ class World:
             argument = returned_argument(callee, node)
             if argument is not None:
                 return self.values(file, argument)
-            return frozenset({callee}) if callee.kind == "decorator" else frozenset({UNKNOWN})
+            made = callee.kind == "decorator" and all(
+                isinstance(a, (ast.Constant, ast.JoinedStr)) for a in node.args
+            )
+            return frozenset({callee}) if made else frozenset({UNKNOWN})
         if isinstance(callee, Dumper):
             return frozenset({callee})
         if isinstance(callee, Type):
