@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -35,6 +36,9 @@ def _start_worker(state: dict[str, Any]) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+    warnings.simplefilter(
+        "ignore", SyntaxWarning
+    )  # of the checkout's strings, told by literal_eval
     _STATE.update(state)
     parent = multiprocessing.parent_process()
     if parent is not None:  # a killed parent must not leave workers behind
