@@ -113,3 +113,67 @@ def test_dump_parameters_in_json_lists(tmp_path: Path) -> None:
         outcome = judge(tmp_path / str(indent), **{"launch.json": text})
         assert json.loads(outcome.texts["launch.json"]) == {"args": [[], ["x"], ["y"]]}
         assert not [s for s in outcome.sites if s.file == "launch.json"]
+
+
+HOOKS = "from MaxText.utils.argus_utils import dump_tensor, dumpable\n\n\n"
+AT = "src/maxtext/layers/a.py"
+
+
+def test_asserted_hook_outside_tests(tmp_path: Path) -> None:
+    text = (
+        HOOKS
+        + "def f(x):\n  y = dump_tensor('y', x * 2)\n  assert dump_tensor('a', y), 'zero'\n  return y\n"
+    )
+    outcome = judge(tmp_path, layers__a=text)
+    assert outcome.texts[AT] == "\n\ndef f(x):\n  y = x * 2\n  assert y, 'zero'\n  return y\n"
+    assert not outcome.sites
+
+
+def test_counting_loop_left_empty_keeps_its_header(tmp_path: Path) -> None:
+    text = (
+        HOOKS
+        + "def f(xs):\n  for i, x in enumerate(xs):\n    dump_tensor(f'x{i}', x)\n  return xs\n"
+    )
+    outcome = judge(tmp_path, layers__a=text)
+    assert "  for i, x in enumerate(xs):\n    pass\n  return xs\n" in outcome.texts[AT]
+    assert [s.rule for s in outcome.listed("src/MaxText/layers/a.py", 5)] == ["DMP009"]
+
+
+def test_decorator_called_by_hand_is_never_lost(tmp_path: Path) -> None:
+    text = HOOKS + "class M:\n  c = dumpable('c')(lambda self: 1)\n\n\nW = dumpable('W')(M)\n"
+    first = judge(tmp_path / "first", layers__a=text)
+    assert "c = dumpable" in first.texts[AT]
+    assert "W = dumpable" in first.texts[AT]
+    second = migrate_files(tmp_path / "second", first.texts)
+    assert second.texts == first.texts
+
+
+def test_dump_enabled_without_a_dumper(tmp_path: Path) -> None:
+    text = (
+        "def step(x, dump_enabled: bool = False):\n  return x, 1, x if dump_enabled else None\n\n\n"
+        "def loop(x):\n  a, b, raw = step(x, dump_enabled=False)\n  c, d, _ = step(a)\n  return b, c, d\n"
+    )
+    outcome = judge(tmp_path, layers__a=text)
+    assert outcome.texts[AT] == (
+        "def step(x):\n  return x, 1\n\n\n"
+        "def loop(x):\n  a, b = step(x)\n  c, d = step(a)\n  return b, c, d\n"
+    )
+
+
+def test_dump_enabled_that_is_switched_on_is_listed(tmp_path: Path) -> None:
+    text = (
+        "def step(x, dump_enabled=False):\n  return x, x if dump_enabled else None\n\n\n"
+        "def loop(x):\n  a, raw = step(x, dump_enabled=True)\n  return a, raw\n"
+    )
+    outcome = judge(tmp_path, layers__a=text)
+    assert outcome.texts[AT] == text
+    assert [s.rule for s in outcome.listed("src/MaxText/layers/a.py", 6)] == ["DMP009"]
+
+
+def test_hook_kept_as_a_class_attribute_is_listed(tmp_path: Path) -> None:
+    text = (
+        HOOKS
+        + "class B:\n  hook = staticmethod(dump_tensor)\n\n  def f(self, x):\n    return self.hook('x', x)\n"
+    )
+    outcome = judge(tmp_path, layers__a=text)
+    assert outcome.listed("src/MaxText/layers/a.py", 5)

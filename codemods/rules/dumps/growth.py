@@ -26,6 +26,7 @@ from codemods.rules.dumps.values import (
 )
 
 _ROUNDS = 60
+FLAG = "dump_enabled"  # the fork's own parameter of the train step
 
 
 class Growth:
@@ -307,6 +308,11 @@ class Growth:
                     default is not None
                     and (
                         self._guards_hook(function, name)
+                        or (
+                            name == FLAG
+                            and self._only_gives_none(function, name)
+                            and not self._switched_on(function, name)
+                        )
                         or (name in off_names and self._uses_machinery(function.module))
                     )
                 ):
@@ -318,6 +324,40 @@ class Growth:
             if argument is not None and self.walks[file].off(argument) == "off":
                 return True
         return False
+
+    @staticmethod
+    def _only_gives_none(function: Function, name: str) -> bool:
+        """Whether all that a flag decides is `value if flag else None`, here or in what it is passed to."""
+        file = function.module
+        scope = file.scopes.get(function.node)
+        var = scope.names.get(name) if scope is not None else None
+        if var is None:
+            return False
+        tests = [n for n in var.loads if isinstance(file.parents.get(n), ast.IfExp)]
+        for load in var.loads:
+            parent = file.parents.get(load)
+            if isinstance(parent, ast.IfExp):
+                other = parent.orelse
+                if parent.test is not load or not (
+                    isinstance(other, ast.Constant) and other.value is None
+                ):
+                    return False
+            elif not (isinstance(parent, ast.keyword) and parent.arg == name):
+                return False
+        return bool(tests)
+
+    def _switched_on(self, function: Function, name: str) -> bool:
+        """Whether a call gives a flag a value that is true whatever the dumper says; such calls are listed."""
+        found = False
+        for file, call, callee in self.world.calls.get(function.key, ()):
+            argument = bind(function, callee, call).get(name)
+            if isinstance(argument, ast.Constant) and argument.value:
+                found = True
+                reason = f"`{name}` is given here whether or not a step is dumped"
+                self._block(
+                    (function.key, name, call), file, argument, reason, "give it up by hand"
+                )
+        return found
 
     def _guards_hook(self, function: Function, name: str) -> bool:
         file = function.module
@@ -765,6 +805,8 @@ class Growth:
                     continue
                 if self._needed(file, var) or (var.name in exported and not machinery):
                     continue
+                if var.scope.kind == "class" and self._kept_attribute(file, var):
+                    continue
                 candidates.append(var)
             chosen = set(candidates)
             while True:
@@ -797,6 +839,15 @@ class Growth:
             if not loads:
                 decisions.functions.add(key)
                 self.wanted.add(function.name)
+
+    def _kept_attribute(self, file: Code, var: Var) -> bool:
+        """Whether a hook that a class body names is asked for as an attribute; it is listed then."""
+        if all(node in self._gone for _, node in self._attributes.get(var.name, ())):
+            return False
+        for store in var.stores:
+            reason = "a dump hook is kept as an attribute, so its calls cannot all be seen"
+            self._block((var, store.node), file, store.node, reason, "take it out by hand")
+        return True
 
     def _needed(self, file: Code, var: Var) -> bool:
         """Whether something that stays reads a variable, here or in another file."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from codemods.engine.edits import Edit, Site, apply, settle
 from codemods.rules.dumps.code import Code, Span
-from codemods.rules.dumps.growth import Growth, handle
+from codemods.rules.dumps.growth import FLAG, Growth, handle
 from codemods.rules.dumps.questions import MANUAL, Decisions, Finding
 from codemods.rules.dumps.render import Renderer
 from codemods.rules.dumps.strip import Walk
@@ -160,7 +160,7 @@ def plan(facts: list[DumpFacts]) -> DumpPlan:
 
 
 def _plan(sources: Sources, known: set[str]) -> DumpPlan:
-    words = {"argus", "Argus"}
+    words = {"argus", "Argus", FLAG}
     for fact in sources.facts.values():
         stem = fact.module_name.rpartition(".")[2]
         if "argus" in stem or ("def dump_tensor" in fact.text and "def dumpable" in fact.text):
@@ -168,7 +168,7 @@ def _plan(sources: Sources, known: set[str]) -> DumpPlan:
             if file is not None and file.name and is_dumper(file):
                 words |= {name.rpartition(".")[2] for name in World([file]).hooks}
                 words.add(stem)
-    if len(words) == 2 and not any(
+    if len(words) == 3 and not any(
         DEFAULT_MODULE.rpartition(".")[2] in f.text for f in sources.facts.values()
     ):
         return DumpPlan()
