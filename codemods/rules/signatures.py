@@ -211,6 +211,8 @@ class _Signatures:
                     self.classes.setdefault(node.name.value, node)
             elif isinstance(node, cst.Param) and node.name.value == "page_state":
                 parameters.append(node)
+            elif isinstance(node, cst.DictElement):
+                self._gone_key(node)
         for definition in definitions:
             self._definition(definition)
         defines = any(c in self.classes for c in _FIVE_VALUED)
@@ -229,6 +231,18 @@ class _Signatures:
                 spans[0],
                 reason + more,
                 "fit the lines that are your own when joining with upstream",
+            )
+
+    def _gone_key(self, element: cst.DictElement) -> None:
+        """List a key of a dictionary that names a parameter that is gone: it may be spread into a call."""
+        key = element.key
+        name = key.evaluated_value if isinstance(key, cst.SimpleString) else None
+        if name in _GONE and self._own_file and self._old_layout:
+            self.file.site(
+                "API003",
+                self.file.span(key),
+                f"{_GONE[str(name)]}, and this dictionary may give `{name}` to one of its layers",
+                "drop the key if it does",
             )
 
     # Whose file it is -----------------------------------------------------------------------------
@@ -609,11 +623,11 @@ class _Signatures:
             for span, text in edits:
                 self.file.edit("API004", span, text, f"a parameter of `{short}` has changed")
             if kept or missing:
-                signatures = f"; was ({_brief(change.old)}), is ({_brief(change.new)})"
+                was, now = _brief(change.old), _brief(change.new)
                 self.file.site(
                     "API003",
                     self.file.span(call),
-                    reason + signatures,
+                    reason if was == now else f"{reason}; was ({was}), is ({now})",
                     "fit the call to upstream's signature",
                 )
         self._drop(call, drop, f"upstream's `{short}` no longer takes it")
@@ -696,9 +710,15 @@ class _Signatures:
                 if run:
                     stop = self._comma(self.file.span(run[-1])[1])
                     following = self.file.span(argument)[0]
-                    plain = self.text[stop:following].strip(" \t") == ""
+                    between = self.text[stop:following]
                     start = self.file.span(run[0])[0]
-                    self._drop_run(run, (start, following if plain else stop), reason)
+                    if between.strip(" \t") == "":
+                        stop = following
+                    elif not self.text[self._line_start(start) : start].strip():
+                        stop += len(between) - len(
+                            between.lstrip(" \t")
+                        )  # a comment takes its place
+                    self._drop_run(run, (start, stop), reason)
                     run = []
                 before = argument
                 continue
@@ -751,36 +771,71 @@ class _Signatures:
     def _five_values(self, call: cst.Call) -> None:
         if not self._is_routed(call):
             return
-        parent = self.tree.parent(call)
-        if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
+        value: cst.CSTNode = call
+        parent = self.tree.parent(value)
+        while isinstance(parent, cst.IfExp) and value is not parent.test:
+            value, parent = parent, self.tree.parent(parent)
+        if isinstance(parent, cst.Assign):
             target = parent.targets[0].target
-            if isinstance(target, (cst.Tuple, cst.List)):
+            if len(parent.targets) > 1 or self._pairs(target):
+                self._five_names(*(t.target for t in parent.targets))
+            elif isinstance(target, (cst.Tuple, cst.List)):
                 self._unpacking(parent, target)
             elif isinstance(target, cst.Name):
                 self._held_whole(target)
+        elif isinstance(parent, cst.NamedExpr) and isinstance(parent.target, cst.Name):
+            self._held_whole(parent.target)
         elif isinstance(parent, cst.Subscript):
             self._index(parent)
+        elif isinstance(parent, (cst.Element, cst.ListComp, cst.GeneratorExp)):
+            self._five_of_many(parent)
+
+    def _pairs(self, target: cst.BaseExpression) -> bool:
+        """Whether a target unpacks the values in a value of its own: `(out, lb, z, c, s), state`."""
+        return isinstance(target, (cst.Tuple, cst.List)) and any(
+            isinstance(e.value, (cst.Tuple, cst.List)) for e in target.elements
+        )
+
+    def _five_names(self, *targets: cst.BaseExpression) -> None:
+        """List the places where five names take the values."""
+        for target in targets:
+            for node in self.tree.walk(target):
+                if isinstance(node, (cst.Tuple, cst.List)) and len(node.elements) == 5:
+                    self.file.site("API001", self.file.span(node), _FIVE_TO_THREE, _FIVE_TODO)
+
+    def _five_of_many(self, holder: cst.CSTNode) -> None:
+        """A layer's values among others: list the names of the assignment or loop that takes them."""
+        for ancestor in self.tree.ancestors(holder):
+            if isinstance(ancestor, cst.Assign):
+                self._five_names(*(t.target for t in ancestor.targets))
+            elif isinstance(ancestor, (cst.For, cst.CompFor)):
+                self._five_names(ancestor.target)
+            if isinstance(ancestor, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
+                return
 
     def _is_routed(self, call: cst.Call) -> bool:
         """Whether a call runs a RoutedMoE or RoutedAndSharedMoE."""
-        if isinstance(call.func, cst.Call):
-            made = (dotted_name(call.func.func) or "").rpartition(".")[2]
+        func = call.func
+        if isinstance(func, cst.Attribute) and func.attr.value == "apply":  # Linen
+            func = func.value
+        if isinstance(func, cst.Call):
+            made = (dotted_name(func.func) or "").rpartition(".")[2]
             return made in (*_FIVE_VALUED, *_FIVE_VALUED_MAKERS)
-        types = self._types(call.func)
+        types = self._types(func)
         if types is not None:
             return any(t.rpartition(".")[2] in _FIVE_VALUED for t in types)
-        if isinstance(call.func, cst.Name):
-            bound = self._binding(call.func)
+        if isinstance(func, cst.Name):
+            bound = self._binding(func)
             values = [self._assigned(b.node) for b in bound[1]] if bound is not None else []
             for value in values:
                 if isinstance(value, cst.Call):
                     made = (dotted_name(value.func) or "").rpartition(".")[2]
                     if made in _FIVE_VALUED_MAKERS:
                         return True
-        name = (dotted_name(call.func) or "").rpartition(".")[2]
-        if self._origin(call.func):
+        name = (dotted_name(func) or "").rpartition(".")[2]
+        if self._origin(func):
             return False
-        return _MOE_NAME.search(name) is not None and not self._method_of_own_class(call.func)
+        return _MOE_NAME.search(name) is not None and not self._method_of_own_class(func)
 
     def _method_of_own_class(self, func: cst.BaseExpression) -> bool:
         """Whether `self.name` is a method of the class around it."""
@@ -795,7 +850,8 @@ class _Signatures:
     def _index(self, node: cst.Subscript) -> None:
         if len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
             index = node.slice[0].slice.value
-            if isinstance(index, cst.Integer) and int(index.value, 0) > 2:
+            late = isinstance(index, cst.Integer) and int(index.value, 0) >= 2
+            if late or isinstance(index, cst.UnaryOperation):
                 self.file.site("API001", self.file.span(node), _FIVE_TO_THREE, _FIVE_TODO)
 
     def _held_whole(self, target: cst.Name) -> None:

@@ -177,3 +177,50 @@ def test_hook_kept_as_a_class_attribute_is_listed(tmp_path: Path) -> None:
     )
     outcome = judge(tmp_path, layers__a=text)
     assert outcome.listed("src/MaxText/layers/a.py", 5)
+
+
+MOE = "from MaxText.layers import moe\n\n\ndef f(cfg, x, z=None):\n  layer = moe.RoutedMoE(cfg)\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "listed"),
+    [
+        ("  out, lb, z, c, s = y = layer(x)\n", True),
+        ("  (out, lb, z, c, s), k = layer(x), 1\n", True),
+        ("  for out, lb, z, c, s in [layer(t) for t in x]:\n    print(out)\n", True),
+        ("  t = [(o, l) for o, l, z, c, s in (layer(t) for t in x)]\n", True),
+        ("  if t := layer(x):\n    print(t[4])\n", True),
+        ("  print(layer(x)[-1], layer(x)[0])\n", True),
+        ("  z = layer(x)[2]\n", True),
+        ("  (out, lb, z, c, s), state = layer.apply(x, x, mutable=[])\n", True),
+        ("  out, lb = layer(x)[:2]\n", False),
+        ("  out = layer(x)[0]\n", False),
+    ],
+)
+def test_five_values_in_other_places(tmp_path: Path, line: str, listed: bool) -> None:
+    outcome = judge(tmp_path, layers__a=MOE + line)
+    assert line in outcome.texts[AT]
+    assert [s.rule for s in outcome.sites if s.line >= 6] == ["API001"] * listed
+
+
+def test_five_values_of_a_conditional(tmp_path: Path) -> None:
+    text = MOE + "  out, lb, zl, c, s = layer(x) if x else layer(z)\n  return out, lb\n"
+    outcome = judge(tmp_path, layers__a=text)
+    assert "  out, lb, *_ = layer(x) if x else layer(z)\n" in outcome.texts[AT]
+
+
+def test_removed_parameter_in_a_dictionary_is_listed(tmp_path: Path) -> None:
+    text = (
+        "from MaxText.layers import moe\n\n\n"
+        "def f(layer, x, page_state):\n  kw = {'page_state': page_state}\n  return layer(x, **kw)\n"
+    )
+    outcome = judge(tmp_path, layers__a=text)
+    assert [s.rule for s in outcome.listed("src/MaxText/layers/a.py", 5)] == ["API003"]
+
+
+def test_comment_behind_a_removed_argument_takes_its_place(tmp_path: Path) -> None:
+    text = (
+        "from MaxText.layers.attention_mla import MLA\n\nlayer = MLA(\n    ep_key_axis_names=('a',),  # why\n"
+        "    name='x',\n)\n"
+    )
+    assert "(\n    # why\n    name='x',\n)\n" in judge(tmp_path, layers__a=text).texts[AT]

@@ -408,7 +408,7 @@ GONE = {
     ),
     "comment stays": (
         "x = MLA(\n    cfg,\n    ep_query_axis_names=Q,  # why\n    mesh=m,\n)\n",
-        "x = MLA(\n    cfg,\n      # why\n    mesh=m,\n)\n",
+        "x = MLA(\n    cfg,\n    # why\n    mesh=m,\n)\n",
     ),
     "attribute value": ("x = MLA(cfg, ep_query_axis_names=cfg.axes)\n", "x = MLA(cfg)\n"),
     "call of the object": (
