@@ -292,12 +292,16 @@ _LINK = re.compile(
     r"|^\[[^\]\n]+\]:[ \t]+(?P<ref>(?![a-z][a-z+.-]*:|[#/$])[^\s#?<>{}]+)",
     re.MULTILINE,
 )
-_TABLE_KEY = re.compile(r"^[ \t]*[\"']?(?P<key>MaxText)[\"']?(?=[ \t]*=)", re.MULTILINE)
+_TABLE_KEY = re.compile(r"(?:^|[{,])[ \t]*[\"']?(?P<key>MaxText)[\"']?(?=[ \t]*=)", re.MULTILINE)
 _TABLE_VALUE = re.compile(r"(?<=[\"'])MaxText(?=(?:\*|\.\*)?[\"'])")
 _PLAIN_VALUE = re.compile(
     r"^[ \t]*(?:source|packages|include|known_first_party|package|cov|testpaths)[ \t]*=[ \t]*(?:\n[ \t]+)?"
-    r"(?P<value>MaxText)\b(?![./])|--cov[= ](?P<cov>MaxText)\b(?![./])",
+    r"(?P<value>MaxText)\b(?![./])",
     re.MULTILINE,
+)
+_OPTION = re.compile(
+    r"(?:--(?:cov|source|pyargs|include-package)[= \t]|\bmypy\b[^\n;&|]*[ \t](?:-p|--package)[ \t]+)"
+    r"[\"']?(?P<package>MaxText)(?![\w./-])"
 )
 _PROSE_KEYS = re.compile(
     r"^[ \t]*(?:name|description|title|authors?|maintainers?|keywords|project)[ \t]*=", re.MULTILINE
@@ -360,6 +364,9 @@ def scan_text(
         _links(scanner)
     if _PACKAGING.search(file.path):
         _packaging(scanner)
+    for found in _OPTION.finditer(file.text):
+        file.edit("TXT008", found.span("package"), NEW_ROOT)
+        scanner.claims.add(*found.span("package"))
     scanner.scan(0, len(file.text))
     if "argus_dump_" in file.text:
         keys = _STRUCTURED.search(file.path) is None

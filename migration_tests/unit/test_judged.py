@@ -57,7 +57,11 @@ def judge(root: Path, **files: str) -> Outcome:
         "src/MaxText/utils/argus_utils.py": ARGUS,
     }
     texts |= {
-        name if "." in name else f"src/MaxText/{name.replace('__', '/')}.py": text
+        (
+            name
+            if "." in name or name[0].isupper()
+            else f"src/MaxText/{name.replace('__', '/')}.py"
+        ): text
         for name, text in files.items()
     }
     outcome = migrate_files(root, texts)
@@ -224,3 +228,16 @@ def test_comment_behind_a_removed_argument_takes_its_place(tmp_path: Path) -> No
         "    name='x',\n)\n"
     )
     assert "(\n    # why\n    name='x',\n)\n" in judge(tmp_path, layers__a=text).texts[AT]
+
+
+@pytest.mark.parametrize("option", ["--cov={}", "--cov {} tests", "--source={}", '--cov="{}"'])
+@pytest.mark.parametrize("name", ["a.sh", "ci.yml", "Makefile", "setup.cfg", "docs/x.md"])
+def test_options_that_name_the_package(tmp_path: Path, name: str, option: str) -> None:
+    before, after = (f"x: pytest {option.format(root)}\n" for root in ("MaxText", "maxtext"))
+    assert judge(tmp_path, **{name: before}).texts[name] == after
+
+
+def test_package_as_a_key_of_an_inline_table(tmp_path: Path) -> None:
+    text = '[tool.setuptools]\npackage-dir = {"" = "src", MaxText = "src/MaxText"}\n'
+    outcome = judge(tmp_path, **{"pyproject.toml": text})
+    assert 'package-dir = {"" = "src", maxtext = "src/maxtext"}' in outcome.texts["pyproject.toml"]
