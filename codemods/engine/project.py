@@ -314,7 +314,8 @@ class Project:
             return Target(entry.new, None, entry.commits)
         if self.target.is_module(module) and self.target.resolve(module, name) is not None:
             return Target(module, name, entry.commits, why=entry.note)
-        if not self.target.has_root(module):  # a wheel has no tests/: the map's word stands
+        if not self.target.has_root(module) and module not in self._new_modules:
+            # A wheel has no tests/: the map's word stands, unless the checkout brings that module itself.
             return Target(module, name, entry.commits, why=entry.note)
         return None
 

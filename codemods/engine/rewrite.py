@@ -168,6 +168,10 @@ def rewrite(path: str, data: bytes, project: Project, prefilter: Prefilter | Non
         deep = UnparsableError("an expression is nested too deep for the rules")
         result.sites.append(_unparsable(path, deep, "migrate it by hand"))
         return result
+    except Exception as error:  # one file must not cost the user all the others
+        fault = UnparsableError(f"a rule failed on this file ({type(error).__name__}: {error})")
+        result.sites.append(_unparsable(path, fault, "migrate it by hand, and report the fault"))
+        return result
     tree = _finish(result, file, python)
     if result.data is None and not result.edits:
         new_text = source

@@ -709,6 +709,9 @@ class _Imports:
         candidates = [leaf, f"{parent.rpartition('.')[2]}_{leaf}"]
         candidates += [f"{candidates[1]}_{n}" for n in range(2, 100)]
         for candidate in candidates:
+            home = scope.home(candidate)
+            if home is not None and home.kind == "function":
+                continue  # bound by the function's own import, which may not have run yet
             if self._taken.get(candidate) == dotted:
                 return candidate
             if candidate in self._taken:

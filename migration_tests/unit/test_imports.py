@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from codemods.engine.project import Options
+from migration_tests.support import migrate_files
 from migration_tests.unit.two_layouts import MAP, NEW, OLD, PROGRAM, migrate, run, same
 
 # Programs that must show the same in both layouts, with nothing listed.
@@ -638,3 +640,14 @@ def test_random_programs_show_the_same_or_are_listed(seed: int) -> None:
             compared += 1
             assert run(new, NEW, "maxtext") == before, f"{text}\n---\n{new}"
     assert compared > 15
+
+
+def test_a_name_that_a_function_imports_itself_is_not_used_before(tmp_path: Path) -> None:
+    before = (
+        "import MaxText as mt\n\n\ndef f(x):\n  if x:\n    y = mt.layers.moe.RoutedMoE\n  else:\n"
+        "    from MaxText.layers import moe\n\n    y = moe\n  return y\n"
+    )
+    files = {"src/MaxText/__init__.py": "", "tool.py": before}
+    after = migrate_files(tmp_path, files).texts["tool.py"]
+    assert "from maxtext.layers import moe as layers_moe" in after
+    assert "y = layers_moe.RoutedMoE" in after
