@@ -241,3 +241,28 @@ def test_package_as_a_key_of_an_inline_table(tmp_path: Path) -> None:
     text = '[tool.setuptools]\npackage-dir = {"" = "src", MaxText = "src/MaxText"}\n'
     outcome = judge(tmp_path, **{"pyproject.toml": text})
     assert 'package-dir = {"" = "src", maxtext = "src/maxtext"}' in outcome.texts["pyproject.toml"]
+
+
+def test_flag_of_a_differentiated_function(tmp_path: Path) -> None:
+    text = (
+        "import jax\nfrom MaxText.utils import argus_utils\n\n\n"
+        "def loss_fn(model, data, params, is_train=True, dump_enabled=False):\n"
+        "  if dump_enabled:\n    argus_utils.dump_tensor('d', data)\n  return model(data), {}\n\n\n"
+        "def step(model, data, params, dump_enabled=False):\n"
+        "  grad_func = jax.value_and_grad(loss_fn, argnums=2, has_aux=True)\n"
+        "  (loss, aux), raw_grads = grad_func(model, data, params, dump_enabled=dump_enabled)\n"
+        "  return loss, raw_grads if dump_enabled else None\n\n\n"
+        "def loop(config, model):\n  dumper = argus_utils.Dumper(config)\n"
+        "  p_step = jax.jit(step, static_argnames=('dump_enabled',))\n  for i in range(3):\n"
+        "    loss, raw = p_step(model, 1, 2, dump_enabled=dumper.is_dump_step(i))\n"
+        "    print(loss)\n"
+    )
+    assert judge(tmp_path, layers__a=text).texts[AT] == (
+        "import jax\n\n\n"
+        "def loss_fn(model, data, params, is_train=True):\n  return model(data), {}\n\n\n"
+        "def step(model, data, params):\n"
+        "  grad_func = jax.value_and_grad(loss_fn, argnums=2, has_aux=True)\n"
+        "  (loss, aux), raw_grads = grad_func(model, data, params)\n  return loss\n\n\n"
+        "def loop(config, model):\n  p_step = jax.jit(step)\n  for i in range(3):\n"
+        "    loss = p_step(model, 1, 2)\n    print(loss)\n"
+    )

@@ -185,7 +185,7 @@ class Expressions(Questions):
             )
         first = node.args[0] if node.args else None
         if first is not None and any(
-            k.arg in ("static_argnums", "donate_argnums") for k in node.keywords
+            k.arg in ("argnums", "static_argnums", "donate_argnums") for k in node.keywords
         ):
             functions = [
                 (self.world.functions[v.key], v.given)
@@ -271,7 +271,7 @@ class Expressions(Questions):
     def _static_numbers(self, node: ast.Call, functions: list[tuple[Function, int]]) -> None:
         """Positions in static_argnums and donate_argnums move when a parameter before them goes."""
         for keyword in node.keywords:
-            if keyword.arg not in ("static_argnums", "donate_argnums"):
+            if keyword.arg not in ("argnums", "static_argnums", "donate_argnums"):
                 continue
             parts = (
                 keyword.value.elts

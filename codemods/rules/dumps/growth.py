@@ -756,6 +756,8 @@ class Growth:
                 for v in self.world.call_values.get(call, ())
             ):
                 continue  # functools.partial
+            if any(isinstance(v, Callee) and v.other for v in self.world.call_values[call]):
+                return "the function is differentiated"
             if len([v for v in self.world.call_values[call] if isinstance(v, Callee)]) > 1:
                 return "a call may reach another function"
             if UNKNOWN in self.world.call_values[call]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from codemods.rules.dumps.code import Class, Code, Function, Store, Var
 
@@ -53,11 +53,16 @@ class Dumper:
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """A function of the checkout, with `given` positional and `keywords` arguments already bound."""
+    """A function of the checkout, with `given` positional and `keywords` arguments already bound.
+
+    Attributes:
+        other: whether what it returns is something else, as of a gradient.
+    """
 
     key: str
     given: int = 0
     keywords: frozenset[str] = frozenset()
+    other: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,19 @@ _TRANSPARENT = frozenset(
         "builtins.property",
         "abc.abstractmethod",
         "typing.overload",
+    }
+)
+
+# Calls that give back a function that takes the same arguments as their first, and returns other values.
+_SAME_ARGUMENTS = frozenset(
+    {
+        "jax.grad",
+        "jax.value_and_grad",
+        "jax.jacfwd",
+        "jax.jacrev",
+        "jax.hessian",
+        "flax.nnx.grad",
+        "flax.nnx.value_and_grad",
     }
 )
 
@@ -441,6 +459,11 @@ class World:
                 return self._partial(node, self.values(file, first))
             if callee.name in _TRANSPARENT:
                 return self.values(file, first) if first is not None else frozenset({callee})
+            if callee.name in _SAME_ARGUMENTS and first is not None:
+                return frozenset(
+                    replace(v, other=True) if isinstance(v, Callee) else UNKNOWN
+                    for v in self.values(file, first)
+                )
             return SOMETHING
         if isinstance(callee, Hook):
             if callee.kind == "class":
@@ -456,6 +479,8 @@ class World:
             return frozenset({callee})
         if isinstance(callee, Type):
             return frozenset({Instance(callee.key)})
+        if isinstance(callee, Callee) and callee.other:
+            return SOMETHING
         if isinstance(callee, Callee) and callee.key in self.functions:
             return self._returned(self.functions[callee.key])
         return SOMETHING
@@ -469,7 +494,8 @@ class World:
         found: set[Value] = set()
         for value in functions:
             if isinstance(value, Callee):
-                found.add(Callee(value.key, value.given + len(rest), value.keywords | keywords))
+                given = value.given + len(rest)
+                found.add(Callee(value.key, given, value.keywords | keywords, value.other))
             elif isinstance(value, Hook):
                 found.add(
                     Hook(
@@ -574,7 +600,7 @@ class World:
                         )
                         break
         if partial:
-            found = [(f, Callee(c.key, c.given - 1, c.keywords)) for f, c in found]
+            found = [(f, Callee(c.key, c.given - 1, c.keywords, c.other)) for f, c in found]
         return [(f, c) for f, c in found if f.module.name not in self.dumpers]
 
 
