@@ -266,3 +266,15 @@ def test_flag_of_a_differentiated_function(tmp_path: Path) -> None:
         "def loop(config, model):\n  p_step = jax.jit(step)\n  for i in range(3):\n"
         "    loss = p_step(model, 1, 2)\n    print(loss)\n"
     )
+
+
+def test_flag_that_an_unknown_wrapper_is_given_stays(tmp_path: Path) -> None:
+    text = (
+        "from MaxText.utils.argus_utils import dump_tensor\n\n\n"
+        "def loss_fn(x, dump_enabled=False):\n  if dump_enabled:\n    dump_tensor('d', x)\n  return x\n\n\n"
+        "def step(x, wrap, dump_enabled=False):\n"
+        "  return wrap(loss_fn)(x, dump_enabled=dump_enabled)\n"
+    )
+    outcome = judge(tmp_path, layers__a=text)
+    assert "def loss_fn(x, dump_enabled=False):\n  return x\n" in outcome.texts[AT]
+    assert "DMP009" in [s.rule for s in outcome.listed("src/MaxText/layers/a.py", 11)]

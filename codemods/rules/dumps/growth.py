@@ -572,6 +572,14 @@ class Growth:
                 return refuse("calls of a method of this name are not all known")
         if function.key in self._escaped and not flag:
             return refuse("the function is passed on, so its calls are not all known")
+        if function.key in self._escaped and flag:
+            for caller, call in self.world.unresolved:
+                if any(
+                    k.arg == name and self.walks[caller].off(k.value) != "off"
+                    for k in call.keywords
+                ):
+                    here, file = call, caller
+                    return refuse("this call gives it to a function that is not followed")
         if not self.whole and not flag and not self._local(function):
             return False
         if not flag and file.top.names.get("__all__") and function.name in _exported(file):
