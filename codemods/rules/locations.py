@@ -248,9 +248,12 @@ class Locations:
             return None
         homes: Counter[str | None] = Counter()
         matches = re.compile(_glob(path)).fullmatch
+        renamed = rest.replace("al_model", "ling2")
         for old, new in self.files.items():
             if old.startswith(folder + "/") and matches(old):
                 tail = old[len(folder) :]
+                if renamed != rest:  # the model's own files: the pattern takes their new name
+                    tail = tail.replace("al_model", "ling2")
                 homes[new[: -len(tail)] if new and new.endswith(tail) else None] += 1
         living = [home for home in homes if home is not None]
         if not homes:
@@ -263,7 +266,7 @@ class Locations:
                 return None
         if len(living) == 1 and homes[None] <= homes[living[0]]:
             return Place(
-                posixpath.join(living[0], rest),
+                posixpath.join(living[0], renamed),
                 False,
                 f"all that it can match in {folder} moved there",
             )

@@ -278,3 +278,14 @@ def test_flag_that_an_unknown_wrapper_is_given_stays(tmp_path: Path) -> None:
     outcome = judge(tmp_path, layers__a=text)
     assert "def loss_fn(x, dump_enabled=False):\n  return x\n" in outcome.texts[AT]
     assert "DMP009" in [s.rule for s in outcome.listed("src/MaxText/layers/a.py", 11)]
+
+
+def test_pattern_of_the_models_files(tmp_path: Path) -> None:
+    files = {
+        "src/MaxText/configs/models/al_model.yml": "model_name: al_model\n",
+        "src/MaxText/configs/models/al_model_mini.yml": "model_name: al_model\n",
+        "CODEOWNERS": "src/MaxText/configs/models/al_model*.yml @a\n",
+    }
+    first = judge(tmp_path / "first", **files)
+    assert first.texts["CODEOWNERS"] == "src/maxtext/configs/models/ling2*.yml @a\n"
+    assert migrate_files(tmp_path / "second", first.texts).texts == first.texts
