@@ -49,7 +49,7 @@ _SURVIVORS = {"import": _IMPORT, "-m target": _MODULE_RUN, "path": _PATH}
 _PINNED = re.compile(r"/(?:blob|tree|raw|commit)/(?:[0-9a-f]{7,40}|v?\d[\w.-]*)/\S*")
 # The product's name in a sentence.
 _PROSE = re.compile(
-    r"(?<![\w/.$\-@\"'`])(?<!from )(?<!import )(?<!-m )(?<!cd )(?<!source = )MaxText(?![\w/\"'`])(?!\.\w)(?!\s+import\b)"
+    r"(?<![\w/.$\-@\"'`])(?<!from )(?<!import )(?<!-m )(?<!cd )(?<!source = )(?<!--cov=)(?<!--source=)(?<!-p )MaxText(?![\w/\"'`])(?!\.\w)(?!\s+import\b)"
 )
 
 
