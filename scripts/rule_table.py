@@ -21,7 +21,7 @@ def table() -> str:
     """The table as Markdown: id, tier, what the rule does and under which conditions."""
     rows = ["| rule | tier | what it does |", "|---|---|---|"]
     for rule in all_rules().values():
-        text = f"{rule.summary}. {rule.detail}".strip() if rule.detail else rule.summary
+        text = f"{rule.summary.rstrip('.')}. {rule.detail}" if rule.detail else rule.summary
         rows.append(
             f"| {rule.id} | {rule.tier} | {' '.join(text.split()).replace('|', '&#124;')} |"
         )

@@ -126,7 +126,15 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
     old, facts, names = _survey(checkout, python, source_root, settings.jobs, progress)
     plan = dumps.DumpPlan()
     if any(i.startswith("DMP") for i in enabled):
-        plan = dumps.gather(lambda words: _dump_facts(words, facts, checkout, python, source_root))
+        try:
+            plan = dumps.gather(
+                lambda words: _dump_facts(words, facts, checkout, python, source_root)
+            )
+        except Exception as error:
+            raise UserError(
+                f"{checkout.root}: the dump rules failed ({type(error).__name__}: {error}); "
+                "run with --skip DMP, and report the fault"
+            ) from error
     target = target_table(upstream.root)
     placements = moves.place(
         [f.path for f in checkout.files],

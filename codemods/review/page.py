@@ -8,6 +8,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 _MOST_PLACES = 20
+# What keeps the output from running comes first.
+_FIRST = ("CHK001", "CHK003", "IMP020", "CHK006")
 
 
 def render(data: dict[str, Any]) -> str:
@@ -20,7 +22,8 @@ def render(data: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     template = environment.get_template("report.html.j2")
-    return template.render(report=data, sites=_by_rule(data["sites"]), edits=_folded(data["edits"]))
+    sites = sorted(_by_rule(data["sites"]), key=lambda group: group[0] not in _FIRST)
+    return template.render(report=data, sites=sites, edits=_folded(data["edits"]))
 
 
 def _by_rule(findings: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:

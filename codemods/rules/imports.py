@@ -20,6 +20,7 @@ from codemods.engine.scopes import Binding, Reference, Scope, dotted_name
 from codemods.engine.tree import Span
 from codemods.maps.symbols import absolute
 from codemods.rules.base import Example, Rule
+from codemods.rules.renames import KINDS
 
 RULES = (
     Rule(
@@ -1463,12 +1464,20 @@ class _Imports:
             self.file.site("IMP020", self.file.span(literal), target.problem, _TODO_GONE)
             return
         new_module, new_name = _split(target.dotted or "")
+        if attribute in KINDS and attribute in self.project.names:
+            reason = f"replaces `{attribute}`, which becomes one class with the others"
+            self.file.site("REN003", self.file.span(literal), reason, "patch what replaces it")
         if new_name != attribute:
             self.file.edit("IMP009", self.file.span(literal), _requote(literal, new_name))
         if new_module != home.module:
             end = use.trail[-1][2] if use.trail else use.end
             reason = f"`{attribute}` lives in `{new_module}` now, not in `{home.module}`"
             self.file.site("IMP023", (use.start, end), reason, f"patch it on `{new_module}`")
+
+    def _patched_kind(self, node: cst.SimpleString, kind: str) -> None:
+        """List a patch of one of the layer classes that become one."""
+        reason = f"patches `{kind}`, which is `{KINDS[kind]}` until the classes are merged"
+        self.file.site("REN003", self.file.span(node), reason, "patch what replaces it")
 
     def _looked_up(self, module: str, name: str) -> Target | None:
         """Where a patched `module.name` is looked up: in the module itself, if that only imports it."""
@@ -1694,6 +1703,14 @@ class _Imports:
         if assigned:
             constants.names.add(assigned)
         new_value = target.dotted or ""
+        kind = next((part for part in value.split(".") if part in KINDS), "") if patched else ""
+        if kind and kind in self.project.names:
+            # The one class does not stand for the subclass that is patched.
+            new_value = ".".join(
+                KINDS[kind] if new == self.project.names[kind] else new
+                for new in new_value.split(".")
+            )
+            self._patched_kind(node, kind)
         if new_value == value:
             return
         self._carried(self.file.span(node), target)
@@ -1844,6 +1861,8 @@ class _Imports:
         return False
 
     def _built(self, node: cst.CSTNode) -> None:
+        if isinstance(self.tree.parent(node), cst.Expr):
+            return  # a docstring that ends with the product's name
         self.file.site(
             "IMP021",
             self.file.span(node),

@@ -651,3 +651,20 @@ def test_a_name_that_a_function_imports_itself_is_not_used_before(tmp_path: Path
     after = migrate_files(tmp_path, files).texts["tool.py"]
     assert "from maxtext.layers import moe as layers_moe" in after
     assert "y = layers_moe.RoutedMoE" in after
+
+
+def test_a_patched_layer_class_stays_the_subclass_and_is_listed(tmp_path: Path) -> None:
+    files = {
+        "src/MaxText/__init__.py": '"""The product is called MaxText."""\n',
+        "ALModel/al_model.py": "class ALMoELayer:\n  def mlp_op(self): ...\n",
+        "tool.py": (
+            "from unittest import mock\nfrom ALModel import al_model\n"
+            '@mock.patch("ALModel.al_model.ALMoELayer.mlp_op")\ndef f(_):\n'
+            '  mock.patch.object(al_model, "ALMoELayer")\n'
+        ),
+    }
+    outcome = migrate_files(tmp_path, files)
+    after = outcome.texts["tool.py"]
+    assert '"maxtext.models.ling2.Ling2MoELayer.mlp_op"' in after
+    assert {s.line for s in outcome.sites if s.file == "tool.py"} == {3, 5}
+    assert not [s for s in outcome.sites if s.file == "src/MaxText/__init__.py"]

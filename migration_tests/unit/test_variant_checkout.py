@@ -73,7 +73,7 @@ def contained() -> Iterator[Any]:
             yield pytest.param(path, [line] if isinstance(line, str) else line, id=f"{path}:{line}")
 
 
-@pytest.mark.parametrize(("path", "lines"), contained())
+@pytest.mark.parametrize(("path", "lines"), list(contained()))
 def test_line_is_there(outcome: Outcome, path: str, lines: list[str]) -> None:
     data = text_of(outcome, path).encode("utf-8", "surrogateescape")
     text = data.decode("utf-8") if _is_utf8(data) else data.decode("latin-1")
@@ -86,7 +86,7 @@ def bound() -> Iterator[Any]:
             yield pytest.param(path, name, dotted, id=f"{path}:{name}")
 
 
-@pytest.mark.parametrize(("path", "name", "dotted"), bound())
+@pytest.mark.parametrize(("path", "name", "dotted"), list(bound()))
 def test_name_is_bound(outcome: Outcome, path: str, name: str, dotted: str) -> None:
     imports: dict[str, set[str]] = {}
     home = module_name(path)
