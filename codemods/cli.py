@@ -319,8 +319,11 @@ def main() -> NoReturn:
             _fail(error.format_message())
         sys.exit(2)  # no command was given, so the help has been printed
     except _StoppedError as error:
-        print("ling2-migrate: interrupted; nothing half-written is left", file=sys.stderr)
-        sys.exit(128 + error.number)
+        print(
+            "ling2-migrate: interrupted; nothing half-written is left", file=sys.stderr, flush=True
+        )
+        # Everything is unwound by now; the pool's own clean-up at exit can trip over workers that are gone.
+        os._exit(128 + error.number)
 
 
 class _StoppedError(BaseException):
