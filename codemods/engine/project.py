@@ -427,9 +427,3 @@ class Project:
     def canonical(self, path: str) -> str:
         """A path of the checkout as upstream's repository has it (an unpacked wheel lacks `src/`)."""
         return path if self.source_root == "src" else canonical(path)
-
-    def actual(self, path: str) -> str:
-        """The inverse of `canonical`."""
-        if self.source_root != "src" and canonical(path.removeprefix("src/")) == path:
-            return path.removeprefix("src/")
-        return path

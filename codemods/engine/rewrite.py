@@ -157,12 +157,10 @@ def rewrite(path: str, data: bytes, project: Project, prefilter: Prefilter | Non
             file = TextFile(path, source, project)
             run_text(file)
     except UnparsableError as error:
-        if _mentions_old(data):
-            result.sites.append(
-                _unparsable(path, error, "fix the file or migrate it by hand, then run again")
-            )
-        else:
-            result.sites.append(_unparsable(path, error, "look at it by hand"))
+        todo = "look at it by hand"
+        if OLD_ROOT.encode() in data:
+            todo = "fix the file or migrate it by hand, then run again"
+        result.sites.append(_unparsable(path, error, todo))
         return result
     except RecursionError:
         deep = UnparsableError("an expression is nested too deep for the rules")
@@ -172,13 +170,10 @@ def rewrite(path: str, data: bytes, project: Project, prefilter: Prefilter | Non
         fault = UnparsableError(f"a rule failed on this file ({type(error).__name__}: {error})")
         result.sites.append(_unparsable(path, fault, "migrate it by hand, and report the fault"))
         return result
-    tree = _finish(result, file, python)
-    if result.data is None and not result.edits:
-        new_text = source
-    else:
-        new_text = result_text = apply(source, settle(file.edits)[0])
+    new_text, tree = _finish(result, file, python)
+    if result.edits:
         try:
-            result.data = encoding.encode(result_text)
+            result.data = encoding.encode(new_text)
         except UnicodeEncodeError:
             foreign = UnparsableError(f"the rewritten text cannot be written as {encoding.codec}")
             result.edits.clear()
@@ -201,14 +196,15 @@ def _unparsable(path: str, error: UnparsableError, todo: str) -> Finding:
     return Finding(path, error.line, error.column, "CHK001", "report", "", None, error.reason, todo)
 
 
-def _mentions_old(data: bytes) -> bool:
-    return OLD_ROOT.encode() in data
+def _finish(result: Result, file: SourceFile, python: bool) -> tuple[str, ast.Module | None]:
+    """Settle and make the edits; if the outcome would not parse, take all of them back.
 
-
-def _finish(result: Result, file: SourceFile, python: bool) -> ast.Module | None:
-    """Settle the edits; if the outcome would not parse, take all of them back. Returns its tree."""
+    Returns:
+        The rewritten text, and its tree where it was parsed.
+    """
     tree: ast.Module | None = None
     edits, clashes = settle(file.edits)
+    new_text = apply(file.text, edits)
     lines = LineIndex(file.text)
     rules = all_rules()
     for stands, dropped in clashes:
@@ -219,8 +215,7 @@ def _finish(result: Result, file: SourceFile, python: bool) -> ast.Module | None
         result.sites.append(
             _finding(file, lines, Site(dropped.start, dropped.end, "CHK002", reason, todo))
         )
-    if python and edits and isinstance(file, PythonFile):
-        new_text = apply(file.text, edits)
+    if python and edits:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -231,8 +226,7 @@ def _finish(result: Result, file: SourceFile, python: bool) -> ast.Module | None
             reason = f"its {len(edits)} edits together would not parse ({message})"
             site = Site(first.start, first.end, "CHK003", reason, "migrate this file by hand")
             result.sites.append(_finding(file, lines, site))
-            file.edits.clear()
-            edits = []
+            edits, new_text = [], file.text
     for edit in edits:
         result.edits.append(_finding(file, lines, edit, rules[edit.rule].tier))
     seen: set[tuple[int, int, str]] = set()
@@ -241,7 +235,7 @@ def _finish(result: Result, file: SourceFile, python: bool) -> ast.Module | None
         if key not in seen:
             seen.add(key)
             result.sites.append(_finding(file, lines, site))
-    return tree
+    return new_text, tree
 
 
 def _agrees(text_: str, wide: Edit, narrow: Edit) -> bool:

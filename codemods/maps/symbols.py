@@ -101,10 +101,6 @@ class Module:
     shim: bool = False
     error: str = ""
 
-    def binds(self, name: str) -> bool:
-        """Whether the module itself defines or imports `name` (star imports aside)."""
-        return name in self.definitions or name in self.imports
-
 
 def module_name(path: str) -> str:
     """The dotted name of a Python file from its repository path: `src/` does not count, nor `__init__`."""

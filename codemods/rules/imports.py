@@ -577,10 +577,8 @@ class _Imports:
         """Rewrite one `module.attr` use. Returns whether it no longer goes through the module."""
         names = [t[0] for t in use.trail]
         found = self.project.dotted(".".join([old, *names]))
-        span = (use.start, use.end)
         if found is None:
-            if name.bound != use.name:
-                self._rename_use(use, name)
+            self._rename_use(use, name)
             return False
         target, rest = found
         covered = len(names) - (rest.count(".") + 1 if rest else 0)
@@ -588,8 +586,7 @@ class _Imports:
         whole = (use.start, end)
         if target.module is None:
             self.file.site("IMP020", whole, target.problem, _TODO_GONE)
-            if name.bound != use.name:
-                self._rename_use(use, name)
+            self._rename_use(use, name)
             return False
         self._carried(whole, target)
         if covered == 0:
@@ -601,12 +598,10 @@ class _Imports:
                     f"neither tree has a name `{attribute}` in `{old}`",
                     "find out what it should use",
                 )
-            if name.bound != use.name:
-                self._rename_use(use, name)
+            self._rename_use(use, name)
             return False
         if self._still_there(new, names[:covered], target):
-            if name.bound != use.name:
-                self._rename_use(use, name)
+            self._rename_use(use, name)
             return False
         dotted = target.dotted or ""
         if target.name is None and covered == len(names):
@@ -616,17 +611,14 @@ class _Imports:
             dotted = f"{target.module}.{chosen}"
         if dotted.startswith(f"{new}.") and self._is_loaded(target.module, new, use):
             text = name.bound + dotted[len(new) :]
-            if text != self.file.text[whole[0] : whole[1]]:
-                rule = "IMP006" if covered else "IMP004"
-                self.file.edit(rule, whole, text, group=self._group(name))
+            self.file.edit("IMP006", whole, text, group=self._group(name))
             return False
         if several:
             reason = f"`{use.dotted}` now is `{dotted}`, but `{use.name}` is bound in more than one way here"
             self.file.site("IMP023", whole, reason, "import the new module by hand")
             return False
         if dotted == new:
-            if name.bound != use.name:
-                self._rename_use(use, name)
+            self._rename_use(use, name)
             return False
         home = target.module
         parent, _, leaf = home.rpartition(".")
@@ -638,7 +630,6 @@ class _Imports:
         self._need(name, parent, leaf, local)
         text = local if target.name is None else f"{local}.{dotted[len(home) + 1:]}"
         self.file.edit("IMP005", whole, text, group=self._group(name))
-        del span
         return True
 
     def _is_loaded(self, module: str, package: str, use: Reference) -> bool:

@@ -35,8 +35,6 @@ _UNCHANGED = frozenset(  # calls that give back the path that they are given
 )
 _SAME_PATH = frozenset({"resolve", "absolute", "expanduser", "as_posix"})
 
-String = cst.SimpleString | cst.FormattedStringText
-
 
 def python(file: PythonFile) -> None:
     """Rewrite or list paths and commands in strings, comments and path expressions."""
