@@ -1,0 +1,445 @@
+# Copyright 2023–2026 Google LLC
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#    https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""What the forward and the backward Pallas TPU kernels of simple GLA share.
+
+Layout. `[B, T, H, D]` is read as `[B, T * H, D]`, which is the same bytes on a TPU, in blocks of `block` tokens with all
+heads; a block is worked through in chunks of `chunk` tokens. The rows of one head are `H` apart, so they are fetched by
+loads with a sublane stride. bfloat16 rows are stored in pairs, one pair in each 32-bit word, so that a load brings two
+heads (`2 p` and `2 p + 1`); `load_pair` and `store_pair` separate and merge them.
+
+Decay. All decays inside a chunk are `exp(g * distance)` with distances in tokens that do not depend on the head. They are
+written to VMEM once per chunk (once per row of the batch if all chunks are alike) by `fill_distances`; whatever must not
+be seen has the distance `FAR`, so that nothing is masked after the exponential.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+import jax.numpy as jnp
+
+LANES = 128
+# Distance of what must not be seen. With g <= MAX_LOG_DECAY < 0, exp(g * FAR) is 0 and g * FAR does not overflow.
+FAR = 1e36
+# Stands for g = 0: exp(g * distance) is exactly 1 for every real distance, and still 0 for FAR.
+MAX_LOG_DECAY = -1e-30
+
+
+def on_tpu() -> bool:
+  """Whether the code being traced is for a TPU: the device kind of the abstract mesh if one is set (as when lowering
+  for a TPU topology on a CPU host), else that of the default device."""
+  return pltpu.is_tpu_device()
+
+
+def _tpu_info():
+  try:
+    return pltpu.get_tpu_info()
+  except ValueError:  # no TPU (interpret mode), or one that this version of JAX does not know
+    return None
+
+
+def mxu_size() -> int:
+  """Rows and columns of the matrix unit; 128 if unknown."""
+  info = _tpu_info()
+  return info.mxu_column_size if info else 128
+
+
+def vmem_capacity() -> int:
+  """Bytes of VMEM of one core; 64 MiB (the least of v5e, v5p, v6e and tpu7x) if unknown."""
+  info = _tpu_info()
+  return info.vmem_capacity_bytes if info else 64 << 20
+
+
+def round_up(x: int, multiple: int) -> int:
+  return -(-x // multiple) * multiple
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Static description of a call.
+
+  Attributes:
+    batch, time, heads, key_dim, value_dim: B, T, H (even), K, V.
+    dtype: of q, k, v, o and of the saved states.
+    scale: factor of the scores.
+    chunk: tokens of a chunk, over which attention is quadratic.
+    block: tokens of a grid step, a multiple of `chunk`; the training forward saves the state at the start of each block.
+    segmented: positions and runs come from a TokenLayout, else every token is real and of one run.
+    interpret: interpret the kernel, for hosts without a TPU.
+  """
+
+  batch: int
+  time: int
+  heads: int
+  key_dim: int
+  value_dim: int
+  dtype: jnp.dtype
+  scale: float
+  chunk: int
+  block: int
+  segmented: bool
+  interpret: bool
+
+  @property
+  def num_blocks(self) -> int:
+    return pl.cdiv(self.time, self.block)
+
+  @property
+  def chunks_per_block(self) -> int:
+    return self.block // self.chunk
+
+  @property
+  def uniform(self) -> bool:
+    """All chunks are whole and of one run: their distances are the same."""
+    return not self.segmented and self.time % self.block == 0
+
+  @property
+  def packed(self) -> bool:
+    return self.dtype == jnp.bfloat16
+
+  @property
+  def precision(self):
+    return None if self.packed else lax.Precision.HIGHEST
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows of two heads
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+  """Heads `2 * (group + offset)` and the next one; `group` may be traced, `offset` is a Python int."""
+
+  group: jax.typing.ArrayLike
+  offset: int
+
+  def head(self, i: int):
+    return 2 * (self.group + self.offset) + i
+
+
+def _rows_view(cfg: Config, ref, start, pair: Pair):
+  """The rows of a block `[1, block * H, D]` from the first of chunk `start` and group `pair.group` on, just as far as the
+  chunk's last row of that group: the dynamic part of the address is a multiple of the tile, the strides follow in it."""
+  first = pl.multiple_of(start * cfg.heads + 2 * pair.group, 16)
+  return ref.at[0, pl.ds(first, (cfg.chunk - 1) * cfg.heads + 2 * pair_group(cfg))]
+
+
+def load_pair(cfg: Config, ref, start, pair: Pair, keep_ref=None):
+  """Tokens `start … start + chunk - 1` of two heads from a block `[1, block * H, D]`.
+
+  Where `keep_ref` (uint32 `[chunk, LANES]`, all ones or all zeros) is given, rows with 0 there come as 0, whatever is stored.
+  """
+  dim, rows = ref.shape[-1], _rows_view(cfg, ref, start, pair)
+  if not cfg.packed:
+    x = [rows[pl.ds(2 * pair.offset + i, cfg.chunk, stride=cfg.heads), :] for i in range(2)]
+    if keep_ref is not None:
+      keep = fit_lanes(keep_ref[...], dim) != 0
+      x = [jnp.where(keep, y, 0) for y in x]
+    return x
+  words = rows.bitcast(jnp.uint32)
+  even, odd = (words[_words_of_parity(cfg, pair, i), :] for i in range(2))
+  if keep_ref is not None:
+    even &= fit_lanes(keep_ref[pl.ds(0, cfg.chunk // 2, stride=2), :], dim)
+    odd &= fit_lanes(keep_ref[pl.ds(1, cfg.chunk // 2, stride=2), :], dim)
+  return [pltpu.bitcast(x, cfg.dtype) for x in _swap_halves(even, odd)]
+
+
+def store_pair(cfg: Config, ref, start, pair: Pair, pair_values):
+  """Inverse of `load_pair`: writes two arrays `[chunk, D]`, cast to the ref's type."""
+  rows = _rows_view(cfg, ref, start, pair)
+  if not cfg.packed:
+    for i, value in enumerate(pair_values):
+      rows[pl.ds(2 * pair.offset + i, cfg.chunk, stride=cfg.heads), :] = value.astype(ref.dtype)
+    return
+  words = rows.bitcast(jnp.uint32)
+  values = _swap_halves(*(pltpu.bitcast(x.astype(cfg.dtype), jnp.uint32) for x in pair_values))
+  for i, value in enumerate(values):
+    words[_words_of_parity(cfg, pair, i), :] = value
+
+
+def _words_of_parity(cfg: Config, pair: Pair, parity: int):
+  """Words of the two heads at the even (0) or odd (1) tokens of a chunk."""
+  return pl.ds(parity * (cfg.heads // 2) + pair.offset, cfg.chunk // 2, stride=cfg.heads)
+
+
+def _swap_halves(a, b):
+  """(a.low, a.high), (b.low, b.high) -> (a.low, b.low), (a.high, b.high): tokens x heads to heads x tokens, and back."""
+  low, high = jnp.uint32(0xFFFF), jnp.uint32(0xFFFF0000)
+  return (a & low) | (b << 16), (a >> 16) | (b & high)
+
+
+def fit_lanes(x, dim: int):
+  """`[n, LANES]` with equal lanes to `[n, dim]`."""
+  if dim <= LANES:
+    return x[:, :dim]
+  return jnp.concatenate([x] * pl.cdiv(dim, LANES), axis=1)[:, :dim]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Decay
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def decay(g, distance):
+  """`exp(g * distance)` for `g <= MAX_LOG_DECAY` and distances in tokens or FAR."""
+  return jnp.exp(g * distance)
+
+
+def scalar_decay(g, distance):
+  """`decay` of two scalars, as `[1, 1]`: the exponential exists for vectors only."""
+  return decay(jnp.full((1, 1), g, jnp.float32), distance)
+
+
+@dataclasses.dataclass(frozen=True)
+class Distances:
+  """VMEM refs with the distances in one chunk, see `fill_distances`."""
+
+  pairs: jax.Ref
+  start: jax.Ref
+  end: jax.Ref
+  keep: jax.Ref
+
+  @staticmethod
+  def scratch_shapes(cfg: Config) -> list:
+    c = cfg.chunk
+    return [
+        pltpu.VMEM((c, c), jnp.float32),
+        pltpu.VMEM((c, LANES), jnp.float32),
+        pltpu.VMEM((c, LANES), jnp.float32),
+        pltpu.VMEM((c, LANES), jnp.uint32),
+    ]
+
+
+def _chunk_ends(cfg: Config, ends_ref, index):
+  """Position and run of the last token before chunk `index`, and of its last token."""
+  if cfg.segmented:
+    return tuple(ends_ref[0, 0, 2 * index + i] for i in range(4))
+  return jnp.minimum(index * cfg.chunk, cfg.time), 1, jnp.minimum((index + 1) * cfg.chunk, cfg.time), 1
+
+
+def carry_distance(cfg: Config, ends_ref, index):
+  """Distance in tokens (float32 scalar) that the state is carried over by chunk `index`."""
+  position0, run0, position1, run1 = _chunk_ends(cfg, ends_ref, index)
+  distance = (position1 - position0).astype(jnp.float32) if not cfg.uniform else jnp.float32(cfg.chunk)
+  return jnp.where(run0 == run1, distance, FAR) if cfg.segmented else distance
+
+
+def fill_distances(cfg: Config, refs: Distances, tokens_ref, ends_ref, index, in_block, transposed: bool):
+  """Writes the distances of chunk `index` of the row, which is chunk `in_block` of its block.
+
+  pairs[i, j] from token j to token i (transposed: `pairs[j, i]`), start[i] from the state before the chunk to token i,
+  end[j] from token j to the state after the chunk; FAR where the two are not of one run, token j comes after token i or
+  a token is not real. keep: all bits set for real tokens, 0 for others.
+  """
+  c = cfg.chunk
+  position0, run0, position1, run1 = _chunk_ends(cfg, ends_ref, index)
+  row = lax.broadcasted_iota(jnp.int32, (c, c), 1)
+  col = lax.broadcasted_iota(jnp.int32, (c, c), 0)
+  if cfg.segmented:
+    row_position = jnp.broadcast_to(tokens_ref[0, in_block, 0:1, :], (c, c))
+    row_run = jnp.broadcast_to(tokens_ref[0, in_block, 1:2, :], (c, c))
+    col_position, col_run = row_position.T, row_run.T
+  else:
+    token = index * c
+    row_position, col_position = (jnp.minimum(token + x + 1, cfg.time) for x in (row, col))
+    row_run, col_run = (jnp.where(token + x < cfg.time, 1, -1) for x in (row, col))
+
+  def distance(seen, tokens):
+    return jnp.where(seen, tokens.astype(jnp.float32), FAR)
+
+  if transposed:
+    pairs = distance((row_run == col_run) & (col_run > 0) & (row >= col), row_position - col_position)
+  else:
+    pairs = distance((row_run == col_run) & (col_run > 0) & (row <= col), col_position - row_position)
+  refs.pairs[...] = pairs
+  col_position, col_run = (_lanes(x) for x in (col_position, col_run))
+  refs.start[...] = distance(col_run == run0, col_position - position0)
+  refs.end[...] = distance(col_run == run1, position1 - col_position)
+  refs.keep[...] = jnp.where(col_run > 0, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))
+
+
+def _lanes(x):
+  """`[n, m]` with equal columns to `[n, LANES]`."""
+  return fit_lanes(x, LANES) if x.shape[1] >= LANES else jnp.broadcast_to(x[:, :1], (x.shape[0], LANES))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Products of matrices and loops
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def dot(cfg: Config, a, b, contract=(1, 0)):
+  """Product with float32 accumulation over axis `contract[0]` of a and `contract[1]` of b."""
+  dims = (((contract[0],), (contract[1],)), ((), ()))
+  return lax.dot_general(a, b, dims, precision=cfg.precision, preferred_element_type=jnp.float32)
+
+
+def pair_group(cfg: Config) -> int:
+  """Pairs of heads that are unrolled together: all of them, or 8 (16 rows, the tile of bfloat16) where there are many."""
+  pairs = cfg.heads // 2
+  return 8 if pairs % 8 == 0 else pairs
+
+
+def for_each_pair(cfg: Config, body):
+  """Runs `body(pair)` for all pairs of heads, in a loop over unrolled groups so that the code stays small."""
+  group = pair_group(cfg)
+
+  def step(i, carry):
+    for j in range(group):
+      body(Pair(i * group, j))
+    return carry
+
+  if group == cfg.heads // 2:
+    step(0, 0)
+  else:
+    lax.fori_loop(0, cfg.heads // 2 // group, step, 0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The call
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Specs:
+  """Block specs of the operands; `backwards` goes through the blocks of a row from last to first."""
+
+  def __init__(self, cfg: Config, backwards: bool = False):
+    self._cfg = cfg
+    self._block = (lambda i: cfg.num_blocks - 1 - i) if backwards else lambda i: i
+
+  def rows(self, dim: int) -> pl.BlockSpec:
+    """Blocks of `[B, T * H, dim]`."""
+    return pl.BlockSpec((1, self._cfg.block * self._cfg.heads, dim), lambda b, i: (b, self._block(i), 0))
+
+  def decay(self) -> pl.BlockSpec:
+    """`[1, H]`, read as scalars."""
+    return pl.BlockSpec((1, self._cfg.heads), lambda b, i: (0, 0), memory_space=pltpu.SMEM)
+
+  def state(self) -> pl.BlockSpec:
+    """One row's `[B, H, K, V]`."""
+    cfg = self._cfg
+    return pl.BlockSpec((1, cfg.heads, cfg.key_dim, cfg.value_dim), lambda b, i: (b, 0, 0, 0))
+
+  def saved(self) -> pl.BlockSpec:
+    """One block's `[B, blocks, H, K, V]`."""
+    cfg = self._cfg
+    return pl.BlockSpec((1, 1, cfg.heads, cfg.key_dim, cfg.value_dim), lambda b, i: (b, self._block(i), 0, 0, 0))
+
+  def tokens(self) -> pl.BlockSpec:
+    """One block's `[B, chunks, 2, chunk]`."""
+    cfg = self._cfg
+    return pl.BlockSpec((1, cfg.chunks_per_block, 2, cfg.chunk), lambda b, i: (b, self._block(i), 0, 0))
+
+  def ends(self) -> pl.BlockSpec:
+    """One row's `[B, 1, 2 * (chunks + 1)]`, read as scalars."""
+    ends = 2 * (self._cfg.num_blocks * self._cfg.chunks_per_block + 1)
+    return pl.BlockSpec((1, 1, ends), lambda b, i: (b, 0, 0), memory_space=pltpu.SMEM)
+
+
+def rows_of(cfg: Config, x):
+  """`[B, T, H, D]` to `[B, T * H, D]`, or back."""
+  if x.ndim == 4:
+    return x.reshape(cfg.batch, cfg.time * cfg.heads, x.shape[-1])
+  return x.reshape(cfg.batch, cfg.time, cfg.heads, x.shape[-1])
+
+
+def kernel_layout(cfg: Config, layout):
+  """Brings a TokenLayout into the form that the kernels read.
+
+  Tokens past T are padding at the position and in the run of the last token.
+
+  Args:
+    cfg: static description.
+    layout: TokenLayout with position and run, int32 [B, T].
+
+  Returns:
+    tokens: int32 [B, chunks, 2, chunk], position and run (negative for padding).
+    ends: int32 [B, 1, 2 * (chunks + 1)], position and run at the start of the row, then at the end of each chunk.
+  """
+  chunks = cfg.num_blocks * cfg.chunks_per_block
+  pad = ((0, 0), (0, chunks * cfg.chunk - cfg.time))
+  position = jnp.pad(layout.position, pad, mode="edge")
+  run = jnp.where(jnp.arange(position.shape[1]) < cfg.time, jnp.pad(layout.run, pad), -jnp.abs(layout.run[:, -1:]))
+  tokens = jnp.stack([position, run], axis=1).reshape(cfg.batch, 2, chunks, cfg.chunk).swapaxes(1, 2)
+  ends = jnp.abs(tokens[:, :, :, -1])
+  first = jnp.broadcast_to(jnp.array([0, 1], jnp.int32), (cfg.batch, 1, 2))
+  return tokens, jnp.concatenate([first, ends], axis=1).reshape(cfg.batch, 1, -1)
+
+
+def call(cfg: Config, kernel, inputs: dict, in_specs: list, outputs: dict, scratch: dict, name: str) -> dict:
+  """`pl.pallas_call` with refs and results by name.
+
+  Args:
+    cfg: static description.
+    kernel: called with a dictionary of the refs of inputs, outputs and scratch.
+    inputs: arrays by name.
+    in_specs: their block specs, in the same order.
+    outputs: shape, dtype and block spec by name.
+    scratch: scratch shapes by name.
+    name: name of the kernel.
+  """
+  arrays = list(inputs.values())
+  if cfg.interpret:  # keeps XLA from folding constant operands, which it does wrongly for bitcasts of bfloat16 to 32 bit
+    arrays = lax.optimization_barrier(arrays)
+  # Under shard_map(check_vma=True): what varies over a mesh axis makes every operand and result vary over it.
+  varying = frozenset().union(*(jax.typeof(x).manual_axis_type.varying for x in arrays))
+  arrays = [lax.pcast(x, tuple(varying - jax.typeof(x).manual_axis_type.varying), to="varying") for x in arrays]
+  axis_type = jax.sharding.ManualAxisType(varying=varying)
+  names = [*inputs, *outputs, *scratch]
+  results = pl.pallas_call(
+      lambda *refs: kernel(dict(zip(names, refs))),
+      grid=(cfg.batch, cfg.num_blocks),
+      in_specs=in_specs,
+      out_specs=[spec for _, _, spec in outputs.values()],
+      out_shape=[jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=axis_type) for shape, dtype, _ in outputs.values()],
+      scratch_shapes=list(scratch.values()),
+      compiler_params=pltpu.CompilerParams(
+          dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=vmem_capacity() * 7 // 8
+      ),
+      interpret=cfg.interpret,
+      name=name,
+  )(*arrays)
+  return dict(zip(outputs, results))
+
+
+def make_config(q, v, *, scale: float, chunk_size: int | None, segmented: bool, interpret: bool) -> Config:
+  """Chooses chunk and block for arguments `q [B, T, H, K]` (H even) and `v [B, T, H, V]`."""
+  batch, time, heads, key_dim = q.shape
+  chunk = min(chunk_size or mxu_size(), round_up(time, 16))
+  cfg = Config(batch, time, heads, key_dim, v.shape[-1], jnp.dtype(q.dtype), scale, chunk, chunk, segmented, interpret)
+  budget = vmem_capacity() * 3 // 4
+  for chunks in (8, 4, 2):
+    if chunks * chunk <= min(MAX_BLOCK, round_up(time, chunk)):
+      bigger = dataclasses.replace(cfg, block=chunks * chunk)
+      if vmem_bytes(bigger) <= budget:
+        return bigger
+  return cfg
+
+
+# Larger blocks save fewer states but take longer to fill and drain the pipeline.
+MAX_BLOCK = 512
+
+
+def vmem_bytes(cfg: Config) -> int:
+  """VMEM of the backward kernel, the larger of the two: blocks of seven operands and of states in two buffers, the
+  states of a block, S and dS."""
+  rows = cfg.block * cfg.heads * cfg.dtype.itemsize
+  operands = 4 * round_up(cfg.key_dim, LANES) + 3 * round_up(cfg.value_dim, LANES)
+  state = cfg.heads * round_up(cfg.key_dim, 8) * round_up(cfg.value_dim, LANES)
+  states = state * ((2 + cfg.chunks_per_block) * cfg.dtype.itemsize + (2 + 2 * 2) * 4)
+  return 2 * rows * operands + states + cfg.chunk * (cfg.chunk + 3 * LANES) * 4
