@@ -27,8 +27,8 @@ test: setup
 	$(BIN)/python -m pytest -n 2
 
 lint: setup
-	$(BIN)/black --check --quiet codemods scripts migration_tests
-	$(BIN)/ruff check codemods scripts migration_tests
+	$(BIN)/black --check --quiet codemods scripts migration_tests target
+	$(BIN)/ruff check codemods scripts migration_tests target
 	$(BIN)/mypy
 
 clean:

@@ -233,6 +233,57 @@ def _names(values: list[str] | None) -> tuple[str, ...]:
     )
 
 
+_OVERLAY_EXAMPLES = """
+**Examples**
+
+`ling2-migrate overlay --upstream 0.2.5 --out maxtext-ling2` \\
+`ling2-migrate overlay --upstream ~/maxtext --out ~/maxtext-ling2`
+
+**Exit status**
+
+0: everything is in. 1: some edits found no place in this upstream; they are listed, and the rest is in.
+2: an error; it is one line on standard error, and nothing was written.
+"""
+
+
+@app.command(epilog=_OVERLAY_EXAMPLES)
+def overlay(
+    upstream: Annotated[
+        str,
+        typer.Option(
+            help="Upstream's tree: a folder (git checkout, unpacked wheel, site-packages) or a version on PyPI. "
+            "Never written to.",
+            metavar="DIR|VERSION",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The tree with Ling2 in it. A folder that does not exist yet.", metavar="DIR"
+        ),
+    ],
+    color: Annotated[
+        bool | None,
+        typer.Option(
+            "--color/--no-color",
+            help="Default: if the output is a terminal and NO_COLOR is not set.",
+        ),
+    ] = None,
+) -> None:
+    """Put Ling2 into a copy of an upstream MaxText tree.
+
+    New files go to upstream's own paths; the INT rules (`run --list-rules`) wire them into upstream's files.
+    Other models in the tree behave as before.
+    """
+    from codemods.engine.overlay import overlay as make
+    from codemods.review.terminal import console, print_overlay
+    from target.integration import INTEGRATIONS, NEW_FILES
+
+    made = make(upstream, out, NEW_FILES, INTEGRATIONS)
+    print_overlay(console(color), made, out)
+    raise typer.Exit(1 if made.missing else 0)
+
+
 _MAP_EXAMPLES = """
 **Examples**
 

@@ -14,20 +14,31 @@ from codemods.engine.discover import REPORT_NAMES, Checkout, Found, is_report
 from codemods.errors import UserError
 
 
-def check_output(out: Path, checkout: Path) -> None:
+def check_output(
+    out: Path,
+    checkout: Path,
+    what: str = "the checkout",
+    reports: tuple[str, ...] = REPORT_NAMES,
+) -> None:
     """Whether `out` can be made.
 
+    Args:
+        out: the folder to make.
+        checkout: the folder that is read.
+        what: what messages call it.
+        reports: names that reports get in the output.
+
     Raises:
-        UserError: it exists and is not an empty folder, lies inside the checkout (or the checkout in
+        UserError: `out` exists and is not an empty folder, lies inside the checkout (or the checkout in
             it), the checkout holds another file under a report's name, or its parent cannot be written to.
     """
     resolved, source = out.resolve(), checkout.resolve()
     if resolved == source or source in resolved.parents:
         raise UserError(
-            f"{out}: lies inside the checkout, which is never written to; choose another --out"
+            f"{out}: lies inside {what}, which is never written to; choose another --out"
         )
     if resolved in source.parents:
-        raise UserError(f"{out}: holds the checkout itself; choose another --out")
+        raise UserError(f"{out}: holds {what} itself; choose another --out")
     try:
         _check_place(out, resolved.parent)
     except OSError as error:
@@ -35,7 +46,7 @@ def check_output(out: Path, checkout: Path) -> None:
         raise UserError(
             f"{where}: cannot be written to ({error.strerror}); choose another --out"
         ) from None
-    for name in REPORT_NAMES:
+    for name in reports:
         taken = checkout / name
         if os.path.lexists(taken) and not is_report(taken):
             raise UserError(f"{taken}: this name is needed for the report; rename the file first")

@@ -319,7 +319,9 @@ def _changed(
 
 
 def _config_fields(upstream: Upstream, table: SymbolTable) -> frozenset[str] | None:
-    """The names that upstream's configuration takes: fields in types.py and keys of base.yml."""
+    """The names that configuration takes: fields in upstream's types.py, keys of its base.yml, what `overlay` adds."""
+    from target.integration import config_fields
+
     module = table.modules.get("maxtext.configs.types")
     if module is None:
         return None
@@ -335,7 +337,7 @@ def _config_fields(upstream: Upstream, table: SymbolTable) -> frozenset[str] | N
             key, colon, _ = line.partition(":")
             if colon and key.replace("_", "").isalnum() and not line[0].isspace():
                 names.add(key)
-    return frozenset(names)
+    return frozenset(names) | config_fields()
 
 
 def _list_placements(

@@ -19,10 +19,11 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from codemods.engine.overlay import Overlay
 from codemods.engine.run import Migration
 from codemods.errors import UserError
 from codemods.maps.model import MoveMap
-from codemods.rules import all_rules
+from codemods.rules import all_rules, documented_rules
 
 _MOST_LISTED = 20
 
@@ -116,12 +117,31 @@ def print_summary(
         out.print(f"report: {escape(str(where / 'report.html'))} and report.json")
 
 
+def print_overlay(out: Console, made: Overlay, where: Path) -> None:
+    """The result of an overlay: what went in, and what found no place."""
+    rules = documented_rules()
+    out.print(
+        f"[bold]MaxText {escape(made.upstream.label)}[/] with {len(made.added)} new files; "
+        f"{sum(len(e) for e in made.edits.values())} edits in {len(made.edits)} files"
+    )
+    for path in made.replaced:
+        out.print(f"note: upstream has another {escape(path)}; it is replaced")
+    for missing in made.missing:
+        out.print(
+            f"  {escape(missing.path)} {missing.rule} {escape(rules[missing.rule].summary)}: "
+            f"{escape(missing.reason)}"
+        )
+    if made.missing:
+        out.print(f"[bold]{len(made.missing)} edits were not made[/]; make them by hand")
+    out.print(f"tree: {escape(str(where))}")
+
+
 def print_rules() -> None:
     """Every rule: id, tier, summary."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("rule", "tier", "what"):
         table.add_column(title)
-    for rule in all_rules().values():
+    for rule in documented_rules().values():
         table.add_row(rule.id, rule.tier, escape(rule.summary))
     console().print(table)
 
@@ -132,7 +152,7 @@ def explain(name: str) -> None:
     Raises:
         UserError: no such rule.
     """
-    rule = all_rules().get(name.upper())
+    rule = documented_rules().get(name.upper())
     if rule is None:
         raise UserError(f"no rule `{name}`; see `ling2-migrate run --list-rules`")
     out = console()

@@ -47,6 +47,14 @@ def all_rules() -> dict[str, Rule]:
     return {rule.id: rule for family in FAMILIES for rule in family.RULES}
 
 
+@cache
+def documented_rules() -> dict[str, Rule]:
+    """Every rule by id, with those of `overlay`, which `run` does not have."""
+    from target.integration import INTEGRATIONS  # its rules are made of `codemods.rules.base`
+
+    return all_rules() | {i.rule.id: i.rule for i in INTEGRATIONS}
+
+
 def select(only: Iterable[str] = (), skip: Iterable[str] = ()) -> frozenset[str]:
     """The ids of the rules to run. `only` and `skip` take ids (`IMP001`) and families (`IMP`).
 

@@ -1,0 +1,241 @@
+"""Putting a set of new files, and the edits that wire them in, into a copy of an upstream tree."""
+
+from __future__ import annotations
+
+import ast
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from codemods.engine import output
+from codemods.engine.anchors import AnchoredFile, AnchorError
+from codemods.engine.edits import Edit, apply, settle
+from codemods.engine.source import decode
+from codemods.engine.tree import UnparsableError
+from codemods.rules.base import Rule
+from codemods.upstream import Upstream, require_target, resolve_upstream
+
+PACKAGE = "maxtext"
+# What running a tree leaves in it, and what belongs to a repository rather than to its tree.
+_NOT_COPIED = frozenset({".git", "__pycache__", ".pytest_cache"})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What an integration rule does to one file of upstream.
+
+    Attributes:
+        path: the file, from the folder that holds the package.
+        edit: finds the anchors and leaves the edits; all of them are made, or none.
+        optional: only some versions of upstream have the file.
+    """
+
+    path: str
+    edit: Callable[[AnchoredFile], None]
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Integration:
+    """A rule that wires new files into upstream's, with its steps."""
+
+    rule: Rule
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """An edit that was not made.
+
+    Attributes:
+        path: the file, from the folder that holds the package.
+        rule: the rule.
+        reason: what was looked for and is not there.
+    """
+
+    path: str
+    rule: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Overlay:
+    """An overlay before it is written.
+
+    Attributes:
+        upstream: the tree that is copied.
+        added: path → file that is put in, from the folder that holds the package.
+        replaced: those of `added` that upstream has with other content.
+        edited: path → new content of a file of upstream.
+        edits: path → the edits that were made in it.
+        missing: what could not be edited.
+    """
+
+    upstream: Upstream
+    added: dict[str, Path] = field(default_factory=dict)
+    replaced: list[str] = field(default_factory=list)
+    edited: dict[str, bytes] = field(default_factory=dict)
+    edits: dict[str, list[Edit]] = field(default_factory=dict)
+    missing: list[Missing] = field(default_factory=list)
+
+
+def overlay(spec: str, out: Path, new_files: Path, integrations: Iterable[Integration]) -> Overlay:
+    """Make `out` a copy of an upstream tree with the new files and the edits in it, whole or not at all.
+
+    Args:
+        spec: the upstream tree: a folder or a version.
+        out: the folder to make.
+        new_files: see `plan`.
+        integrations: the rules.
+
+    Raises:
+        UserError: a bad argument; nothing has been written then.
+    """
+    upstream = require_target(resolve_upstream(spec))
+    output.check_output(out, upstream.root, "the upstream tree", reports=())
+    made = plan(upstream, new_files, integrations)
+    with output.staged(out) as stage:
+        write_overlay(made, stage)
+    return made
+
+
+def plan(upstream: Upstream, new_files: Path, integrations: Iterable[Integration]) -> Overlay:
+    """Work out an overlay in memory; nothing is written.
+
+    Args:
+        upstream: the tree to copy.
+        new_files: a folder with the package's new files, laid out as in the package.
+        integrations: the rules.
+    """
+    made = Overlay(upstream)
+    for path in _files(new_files):
+        name = f"{new_files.name}/{path}"
+        made.added[name] = new_files / path
+        held = upstream.python_root / name
+        if held.is_file() and held.read_bytes() != made.added[name].read_bytes():
+            made.replaced.append(name)
+    steps: dict[str, list[tuple[str, Step]]] = {}
+    for integration in integrations:
+        for step in integration.steps:
+            steps.setdefault(step.path, []).append((integration.rule.id, step))
+    for path, todo in steps.items():
+        _edit(made, path, todo)
+    made.missing.sort(key=lambda m: (m.rule, m.path))
+    return made
+
+
+def _edit(made: Overlay, path: str, steps: list[tuple[str, Step]]) -> None:
+    """Run the steps on one file."""
+    full = made.upstream.python_root / path
+    if not full.is_file():
+        for rule, step in steps:
+            if not step.optional:
+                made.missing.append(Missing(path, rule, "there is no such file"))
+        return
+    try:
+        text, encoding = decode(full.read_bytes(), python=True)
+        edits, missing = run_steps(path, text, steps)
+    except UnparsableError as error:
+        reason = f"the file cannot be edited ({error.reason})"
+        made.missing += [Missing(path, rule, reason) for rule, _ in steps]
+        return
+    made.missing += missing
+    if edits:
+        made.edits[path] = edits
+        made.edited[path] = encoding.encode(apply(text, edits))
+
+
+def run_steps(
+    path: str, text: str, steps: Iterable[tuple[str, Step]]
+) -> tuple[list[Edit], list[Missing]]:
+    """The edits of one file's text, in order, and what was not found in it.
+
+    Args:
+        path: the file, for messages.
+        text: its text.
+        steps: rule ids and what they do.
+
+    Raises:
+        UnparsableError: the text is no Python, or would be none any more.
+    """
+    file = AnchoredFile(path, text)
+    missing: list[Missing] = []
+    for rule, step in steps:
+        file.rule = rule
+        before = len(file.edits)
+        try:
+            step.edit(file)
+        except AnchorError as error:
+            del file.edits[before:]
+            missing.append(Missing(path, rule, str(error)))
+    edits, clashes = settle(file.edits)
+    for _, dropped in clashes:
+        missing.append(Missing(path, dropped.rule, "another rule changes the same place"))
+        edits = [edit for edit in edits if edit.rule != dropped.rule]
+    if edits:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # upstream's own invalid escapes
+            try:
+                ast.parse(apply(text, edits))
+            except SyntaxError as error:
+                raise UnparsableError(f"edited, it would be no Python: {error}") from None
+    return edits, missing
+
+
+def write_overlay(made: Overlay, stage: Path) -> None:
+    """Write the tree into the folder `stage`."""
+    root = made.upstream.root
+    prefix = made.upstream.python_root.relative_to(root)
+    for path in _tree(made.upstream):
+        target = stage / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source = root / path
+        if source.is_symlink():
+            os.symlink(os.readlink(source), target)
+        else:
+            _write(target, source.read_bytes(), source)
+    for name, data in made.edited.items():
+        _write(stage / prefix / name, data, made.upstream.python_root / name)
+    for name, source in made.added.items():
+        target = stage / prefix / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _write(target, source.read_bytes(), source)
+
+
+def _write(target: Path, data: bytes, like: Path) -> None:
+    target.write_bytes(data)
+    target.chmod(like.stat().st_mode & 0o777 | 0o600)
+
+
+def _tree(upstream: Upstream) -> Iterator[str]:
+    """The files of an upstream tree: all of a checkout; of a folder of packages, those of MaxText."""
+    tops = _tops(upstream)
+    for path in _files(upstream.root):
+        if tops is None or PurePosixPath(path).parts[0] in tops:
+            yield path
+
+
+def _tops(upstream: Upstream) -> set[str] | None:
+    """The top-level names that came with MaxText where other packages may lie beside it; else None."""
+    if not upstream.wheel:
+        return None
+    tops = {PACKAGE}
+    for record in upstream.root.glob(f"{PACKAGE}-*.dist-info/RECORD"):
+        for line in record.read_text(encoding="utf-8", errors="replace").splitlines():
+            tops.add(line.split("/")[0])
+    return tops - {"..", ""}
+
+
+def _files(root: Path) -> Iterator[str]:
+    """The files and links below a folder, sorted, relative to it and with `/`."""
+    found: list[str] = []
+    for folder, folders, names in os.walk(root):
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        folders[:] = [name for name in folders if name not in _NOT_COPIED and name not in links]
+        for name in (*names, *links):
+            path = Path(folder, name)
+            if path.is_symlink() or path.is_file():
+                found.append(path.relative_to(root).as_posix())
+    yield from sorted(found)

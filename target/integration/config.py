@@ -1,0 +1,156 @@
+"""The decoder block, the model names, the configuration fields and their checks."""
+
+from __future__ import annotations
+
+from codemods.engine.anchors import AnchoredFile
+from codemods.engine.overlay import Integration, Step
+from codemods.rules.base import Example, Rule
+from target.integration.inserted_source import source_of
+
+COMMON_TYPES = "maxtext/common/common_types.py"
+TYPES = "maxtext/configs/types.py"
+MODEL_NAMES = ("ling2", "ling2-1t")
+
+
+def _decoder_block(file: AnchoredFile) -> None:
+    file.module.klass("DecoderBlockType").append('LING2 = "ling2"')
+
+
+def _model_names(file: AnchoredFile) -> None:
+    names = file.module.assignment("ModelName")
+    for name in MODEL_NAMES:
+        names.add(f'"{name}"')
+
+
+def _fields(file: AnchoredFile) -> None:
+    file.module.statement("class Qwen3Next: ...").insert_after(source_of("ling2_config", "Ling2"))
+    file.module.klass("MaxTextConfig").bases.add("Ling2", after="Qwen3Next")
+
+
+def _routed_bias(file: AnchoredFile) -> None:
+    bias = file.module.klass("MaxTextConfig").statement(
+        "if self.routed_bias and self.routed_bias_update_rate > 0.0 and self.decoder_block not in __blocks: ..."
+    )
+    bias.collection_of("__blocks").add("DecoderBlockType.LING2")
+
+
+def _own_checks(file: AnchoredFile) -> None:
+    rotary = file.module.klass("MaxTextConfig").statement(
+        "if self.partial_rotary_factor is not None and self.partial_rotary_factor != 1.0: ..."
+    )
+    rotary.otherwise().add_after(
+        "self.decoder_block == DecoderBlockType.LING2", "ling2_layers.validate_config(self)"
+    )
+    file.add_import("from maxtext.common import ling2_layers")
+
+
+INTEGRATIONS = (
+    Integration(
+        Rule(
+            "INT001",
+            "safe",
+            "`DecoderBlockType` gets the member LING2",
+            examples=(
+                Example(
+                    path=COMMON_TYPES,
+                    before='class DecoderBlockType(enum.Enum):\n  DEFAULT = "default"\n  ENVY = "envy"\n',
+                    after=(
+                        'class DecoderBlockType(enum.Enum):\n  DEFAULT = "default"\n  ENVY = "envy"\n'
+                        '  LING2 = "ling2"\n'
+                    ),
+                ),
+                Example(
+                    path=COMMON_TYPES,
+                    before='class BlockType(enum.Enum):\n  DEFAULT = "default"\n',
+                    after='class BlockType(enum.Enum):\n  DEFAULT = "default"\n',
+                    listed=("no class `DecoderBlockType` in the module",),
+                ),
+            ),
+        ),
+        (Step(COMMON_TYPES, _decoder_block),),
+    ),
+    Integration(
+        Rule(
+            "INT002",
+            "safe",
+            "`ModelName` gets `ling2` and `ling2-1t`",
+            examples=(
+                Example(
+                    path=TYPES,
+                    before='ModelName = Literal[\n    "default",\n    "gpt3-6b",\n]\n',
+                    after=(
+                        'ModelName = Literal[\n    "default",\n    "gpt3-6b",\n    "ling2",\n'
+                        '    "ling2-1t",\n]\n'
+                    ),
+                ),
+            ),
+        ),
+        (Step(TYPES, _model_names),),
+    ),
+    Integration(
+        Rule(
+            "INT003",
+            "safe",
+            "The configuration gets Ling2's own fields, as a class of their own",
+            "Every default leaves the other models as they are.",
+            examples=(
+                Example(
+                    path=TYPES,
+                    before=(
+                        "class Qwen3Next(BaseModel):\n  gdn_chunk_size: int = 64\n\n\n"
+                        "class MaxTextConfig(\n    MoE,\n    Qwen3Next,\n    Rope,\n):\n  lora: int = 1\n"
+                    ),
+                    after=(
+                        "class Qwen3Next(BaseModel):\n  gdn_chunk_size: int = 64\n\n\n"
+                        + source_of("ling2_config", "Ling2")
+                        + "\n\nclass MaxTextConfig(\n    MoE,\n    Qwen3Next,\n    Ling2,\n    Rope,\n"
+                        "):\n  lora: int = 1\n"
+                    ),
+                ),
+            ),
+        ),
+        (Step(TYPES, _fields),),
+    ),
+    Integration(
+        Rule(
+            "INT004",
+            "safe",
+            "The configuration's checks let LING2 have a routed bias and a partial rotary factor, and call its own",
+            examples=(
+                Example(
+                    path=TYPES,
+                    before=(
+                        "from maxtext.common.common_types import DecoderBlockType\n\n\n"
+                        "class MaxTextConfig(Base):\n\n"
+                        "  def check(self):\n"
+                        "    if self.routed_bias and self.routed_bias_update_rate > 0.0 and self.decoder_block"
+                        " not in (\n        DecoderBlockType.DEEPSEEK,\n    ):\n"
+                        '      raise ValueError("no routed bias")\n'
+                        "    if self.decoder_block == DecoderBlockType.QWEN3_NEXT:\n"
+                        "      self.check_rotary()\n"
+                        "    else:\n"
+                        "      if self.partial_rotary_factor is not None and self.partial_rotary_factor != 1.0:\n"
+                        '        raise ValueError("no partial rotary factor")\n'
+                    ),
+                    after=(
+                        "from maxtext.common import ling2_layers\n"
+                        "from maxtext.common.common_types import DecoderBlockType\n\n\n"
+                        "class MaxTextConfig(Base):\n\n"
+                        "  def check(self):\n"
+                        "    if self.routed_bias and self.routed_bias_update_rate > 0.0 and self.decoder_block"
+                        " not in (\n        DecoderBlockType.DEEPSEEK,\n        DecoderBlockType.LING2,\n    ):\n"
+                        '      raise ValueError("no routed bias")\n'
+                        "    if self.decoder_block == DecoderBlockType.QWEN3_NEXT:\n"
+                        "      self.check_rotary()\n"
+                        "    elif self.decoder_block == DecoderBlockType.LING2:\n"
+                        "      ling2_layers.validate_config(self)\n"
+                        "    else:\n"
+                        "      if self.partial_rotary_factor is not None and self.partial_rotary_factor != 1.0:\n"
+                        '        raise ValueError("no partial rotary factor")\n'
+                    ),
+                ),
+            ),
+        ),
+        (Step(TYPES, _routed_bias), Step(TYPES, _own_checks)),
+    ),
+)

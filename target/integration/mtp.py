@@ -1,0 +1,148 @@
+"""Multi-token prediction: Ling2's layer class and index, and the normed hidden state."""
+
+from __future__ import annotations
+
+from codemods.engine.anchors import AnchoredFile, AnchorError
+from codemods.engine.overlay import Integration, Step
+from codemods.rules.base import Example, Rule
+
+MTP = "maxtext/layers/multi_token_prediction.py"
+MODELS = "maxtext/models/models.py"
+
+_LAYER_INDEX = """
+# A Ling2 layer has to know its index in the model; MTP layers follow those of the decoder.
+layer_kwargs = {}
+if cfg.decoder_block == DecoderBlockType.LING2:
+  layer_kwargs = {"layer_idx": cfg.num_decoder_layers + layer_number - 1}
+"""
+
+
+def _layer_index(file: AnchoredFile) -> None:
+    init = file.module.klass("MultiTokenPredictionLayer").function("__init__")
+    made = init.statement("self.transformer_layer = transformer_layer_module(...)")
+    made.insert_before(_LAYER_INDEX)
+    made.expression("transformer_layer_module(...)").arguments.add("**layer_kwargs")
+
+
+def _layer_class(file: AnchoredFile) -> None:
+    chosen = file.module.klass("Transformer").statement("mtp_layer = __types[-1]")
+    chosen.insert_after(
+        "if cfg.decoder_block == DecoderBlockType.LING2:\n  mtp_layer = Ling2DecoderLayer\n"
+    )
+    file.add_import("from maxtext.common.common_types import DecoderBlockType")
+    file.add_import("from maxtext.models.ling2 import Ling2DecoderLayer")
+
+
+def _hidden_state(file: AnchoredFile) -> None:
+    call = file.module.klass("MultiTokenPredictionBlock").function("__call__")
+    call.statement("mtp_hidden_state = main_hidden_state").insert_after(
+        "if cfg.mtp_use_final_norm_hidden_state:\n"
+        "  mtp_hidden_state = self.decoder.decoder_norm(main_hidden_state)\n"
+    )
+    if not call.has("normed_mtp_hidden_state = mtp_layer.final_norm(...)"):
+        raise AnchorError(f"no `normed_mtp_hidden_state` in {call.label}")
+    call.statement("mtp_logits = self.decoder.apply_output_head(...)").insert_before(
+        "if cfg.mtp_use_final_norm_hidden_state:\n  mtp_hidden_state = normed_mtp_hidden_state\n",
+        apart=True,
+    )
+
+
+INTEGRATIONS = (
+    Integration(
+        Rule(
+            "INT010",
+            "safe",
+            "A multi-token prediction layer of Ling2 is a `Ling2DecoderLayer` that knows its index",
+            "With scanned layers too, where the decoder's own class is that of a block of layers.",
+            examples=(
+                Example(
+                    path=MTP,
+                    before=(
+                        "class MultiTokenPredictionLayer(nnx.Module):\n\n"
+                        "  def __init__(self, config, layer_number, transformer_layer_module, rngs):\n"
+                        "    cfg = config\n"
+                        "    self.transformer_layer = transformer_layer_module(\n"
+                        "        config=cfg,\n"
+                        "        rngs=rngs,\n"
+                        "    )\n"
+                    ),
+                    after=(
+                        "class MultiTokenPredictionLayer(nnx.Module):\n\n"
+                        "  def __init__(self, config, layer_number, transformer_layer_module, rngs):\n"
+                        "    cfg = config\n"
+                        "    # A Ling2 layer has to know its index in the model; MTP layers follow those of the "
+                        "decoder.\n"
+                        "    layer_kwargs = {}\n"
+                        "    if cfg.decoder_block == DecoderBlockType.LING2:\n"
+                        '      layer_kwargs = {"layer_idx": cfg.num_decoder_layers + layer_number - 1}\n'
+                        "    self.transformer_layer = transformer_layer_module(\n"
+                        "        config=cfg,\n"
+                        "        rngs=rngs,\n"
+                        "        **layer_kwargs,\n"
+                        "    )\n"
+                    ),
+                ),
+                Example(
+                    path=MODELS,
+                    before=(
+                        "from maxtext.common.common_types import Config\n"
+                        "from maxtext.layers.quantizations import AqtQuantization\n\n\n"
+                        "class Transformer(nnx.Module):\n\n"
+                        "  def __init__(self, cfg, layer_types):\n"
+                        "    mtp_layer = layer_types[-1]\n"
+                        "    self.mtp_block = Block(mtp_layer)\n"
+                    ),
+                    after=(
+                        "from maxtext.common.common_types import Config, DecoderBlockType\n"
+                        "from maxtext.layers.quantizations import AqtQuantization\n"
+                        "from maxtext.models.ling2 import Ling2DecoderLayer\n\n\n"
+                        "class Transformer(nnx.Module):\n\n"
+                        "  def __init__(self, cfg, layer_types):\n"
+                        "    mtp_layer = layer_types[-1]\n"
+                        "    if cfg.decoder_block == DecoderBlockType.LING2:\n"
+                        "      mtp_layer = Ling2DecoderLayer\n"
+                        "    self.mtp_block = Block(mtp_layer)\n"
+                    ),
+                ),
+            ),
+        ),
+        (Step(MTP, _layer_index), Step(MODELS, _layer_class)),
+    ),
+    Integration(
+        Rule(
+            "INT011",
+            "safe",
+            "Multi-token prediction is fed normed hidden states where `mtp_use_final_norm_hidden_state` is set",
+            examples=(
+                Example(
+                    path=MTP,
+                    before=(
+                        "class MultiTokenPredictionBlock(nnx.Module):\n\n"
+                        "  def __call__(self, main_hidden_state):\n"
+                        "    cfg = self.config\n"
+                        "    mtp_hidden_state = main_hidden_state\n"
+                        "    for k in range(cfg.mtp_num_layers):\n"
+                        "      mtp_hidden_state = self.layer(mtp_hidden_state)\n"
+                        "      normed_mtp_hidden_state = mtp_layer.final_norm(mtp_hidden_state)\n"
+                        "      mtp_logits = self.decoder.apply_output_head(normed_mtp_hidden_state)\n"
+                    ),
+                    after=(
+                        "class MultiTokenPredictionBlock(nnx.Module):\n\n"
+                        "  def __call__(self, main_hidden_state):\n"
+                        "    cfg = self.config\n"
+                        "    mtp_hidden_state = main_hidden_state\n"
+                        "    if cfg.mtp_use_final_norm_hidden_state:\n"
+                        "      mtp_hidden_state = self.decoder.decoder_norm(main_hidden_state)\n"
+                        "    for k in range(cfg.mtp_num_layers):\n"
+                        "      mtp_hidden_state = self.layer(mtp_hidden_state)\n"
+                        "      normed_mtp_hidden_state = mtp_layer.final_norm(mtp_hidden_state)\n"
+                        "      if cfg.mtp_use_final_norm_hidden_state:\n"
+                        "        mtp_hidden_state = normed_mtp_hidden_state\n\n"
+                        "      mtp_logits = self.decoder.apply_output_head(normed_mtp_hidden_state)\n"
+                    ),
+                ),
+            ),
+        ),
+        (Step(MTP, _hidden_state),),
+    ),
+)

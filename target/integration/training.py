@@ -1,0 +1,249 @@
+"""Training: the router z-loss, and the routed bias of every MoE layer."""
+
+from __future__ import annotations
+
+import textwrap
+
+from codemods.engine.anchors import AnchoredFile, AnchorError
+from codemods.engine.overlay import Integration, Step
+from codemods.rules.base import Example, Rule
+
+MOE = "maxtext/layers/moe.py"
+TRAIN = "maxtext/trainers/pre_train/train.py"
+ACCUMULATION = "maxtext/utils/gradient_accumulation.py"
+
+_GATE_LOSS = """
+if self.z_loss_weight > 0.0 and not _initializing:
+  z_loss = jnp.mean(jnp.square(jax.nn.logsumexp(output.astype(jnp.float32), axis=-1)))
+  self.sow(nnx.Intermediate, "router_z_loss", self.z_loss_weight * z_loss)
+"""
+# Like Megatron-LM's, the loss is the sum over the layers.
+_COLLECT = """
+# get MoE router z-loss, summed over layers
+router_z_loss = 0.0
+if config.router_z_loss_weight > 0.0:
+  router_z_losses = maxtext_utils.collect_intermediates_by_suffix(intermediate_outputs, "router_z_loss")
+  if router_z_losses:
+    router_z_loss = jnp.sum(jnp.concatenate(router_z_losses))
+    __add
+"""
+_COUNTS = '''
+def returns_expert_counts(config) -> bool:
+  """Whether an MoE layer's third value is expert counts, which the caller turns into the routed-bias update."""
+  return getattr(config, "gradient_accumulation_steps", 1) > 1 or config.decoder_block == ctypes.DecoderBlockType.LING2
+'''
+
+
+def _gate_loss(file: AnchoredFile) -> None:
+    gate = file.module.klass("GateLogit")
+    init = gate.function("__init__")
+    init.parameters.add("z_loss_weight: float = 0.0", after="matmul_precision")
+    init.document(
+        "z_loss_weight: Weight of the router z-loss; 0 records none.", after="matmul_precision"
+    )
+    init.statement("self.model_name = model_name").insert_after(
+        "self.z_loss_weight = z_loss_weight"
+    )
+    gate.function("__call__").statement("pre_bias_logits = None").insert_after(
+        _GATE_LOSS, apart=True
+    )
+    routed = file.module.klass("RoutedMoE").function("__init__")
+    routed.expression("GateLogit(...)").arguments.add(
+        "z_loss_weight=self.config.router_z_loss_weight", after="model_name"
+    )
+
+
+def _train_loss(file: AnchoredFile) -> None:
+    loss = file.module.function("loss_fn")
+    scaled = loss.has("loss = _add_aux_loss(loss, moe_lb_loss)")
+    add = "loss = _add_aux_loss(loss, router_z_loss)" if scaled else "loss += router_z_loss"
+    loss.statement("if config.num_experts > 1: ...").insert_after(
+        _COLLECT.replace("__add", add), apart=True
+    )
+    loss.collection('"xent_sum"', '"moe_lb_loss"').add(
+        '"router_z_loss": router_z_loss', after='"moe_lb_loss"'
+    )
+    step = file.module.function("train_step")
+    step.statement("scalar_metrics.update(bias_metrics)").insert_before(
+        "if config.router_z_loss_weight > 0.0:\n"
+        '  scalar_metrics["learning/router_z_loss"] = aux["router_z_loss"]\n'
+    )
+
+
+def _accumulated_loss(file: AnchoredFile) -> None:
+    whole = file.module.function("gradient_accumulation_loss_and_grad")
+    whole.statement("is_nnx = isinstance(model, nnx.Module)").insert_after(
+        'use_router_z_loss = getattr(config, "router_z_loss_weight", 0.0) > 0.0'
+    )
+    whole.statement('__sums["moe_lb_loss"] += aux["moe_lb_loss"]').insert_after(
+        "if use_router_z_loss:\n" '  acc_grad_and_loss["router_z_loss"] += aux["router_z_loss"]\n'
+    )
+    whole.statement("init_grad_and_loss = __value").insert_after(
+        "if use_router_z_loss:\n" '  init_grad_and_loss["router_z_loss"] = 0.0\n'
+    )
+    whole.statement("loss = jnp.where(has_weights, loss, 0.0)").insert_before(
+        "if use_router_z_loss:\n"
+        '  loss += grad_and_loss["router_z_loss"] / config.gradient_accumulation_steps\n'
+    )
+    if whole.has("for key in __keys: ..."):
+        whole.collection('"moe_lb_loss"', '"indexer_loss"', '"mtp_loss"', keyed=False).add(
+            '"router_z_loss"', after='"moe_lb_loss"'
+        )
+
+
+def _counts(file: AnchoredFile) -> None:
+    """Older versions have no counts: there the layer returns the update itself."""
+    routed = file.module.klass("RoutedMoE")
+    steps = 'getattr(self.config, "gradient_accumulation_steps", 1) > 1'
+    try:
+        routed.replace_all(steps, "returns_expert_counts(self.config)")
+    except AnchorError:
+        return
+    file.module.statement("def calculate_load_balance_updates(): ...").insert_before(_COUNTS)
+
+
+def _bias_update(file: AnchoredFile) -> None:
+    step = file.module.function("train_step")
+    named = 'getattr(config, "model_name", "").startswith("deepseek4")'
+    step.replace_all(named, f"{named} or config.decoder_block == DecoderBlockType.LING2")
+    every = step.statement("flat_intermediates = traverse_util.flatten_dict(...)").branch_of()
+    every.statement("max_logging.log(...)").only_if(
+        "config.decoder_block != DecoderBlockType.LING2"
+    )
+    every.statement("node.bias.value = node.bias.value + jnp.array(update_val)").insert_after(
+        "if config.routed_bias_zero_mean:\n"
+        "  node.bias.value = node.bias.value - jnp.mean(node.bias.value, axis=-1, keepdims=True)\n"
+    )
+    file.add_import("from maxtext.common.common_types import DecoderBlockType")
+
+
+INTEGRATIONS = (
+    Integration(
+        Rule(
+            "INT012",
+            "safe",
+            "The router z-loss is recorded by every gate, summed over the layers and added to the loss",
+            "Where `router_z_loss_weight` is 0, nothing is computed or recorded. Gradient accumulation carries it.",
+            examples=(
+                Example(
+                    path=MOE,
+                    before=(
+                        "class GateLogit(nnx.Module):\n\n"
+                        '  def __init__(self, model_name: str, matmul_precision: str = "default"):\n'
+                        "    self.model_name = model_name\n\n"
+                        "  def __call__(self, inputs, _initializing=False):\n"
+                        "    output = self.dot(inputs)\n"
+                        "    pre_bias_logits = None\n"
+                        "    return output, pre_bias_logits\n\n\n"
+                        "class RoutedMoE(nnx.Module):\n\n"
+                        "  def __init__(self, config):\n"
+                        "    self.gate = GateLogit(model_name=config.model_name)\n"
+                    ),
+                    after=(
+                        "class GateLogit(nnx.Module):\n\n"
+                        '  def __init__(self, model_name: str, matmul_precision: str = "default", '
+                        "z_loss_weight: float = 0.0):\n"
+                        "    self.model_name = model_name\n"
+                        "    self.z_loss_weight = z_loss_weight\n\n"
+                        "  def __call__(self, inputs, _initializing=False):\n"
+                        "    output = self.dot(inputs)\n"
+                        "    pre_bias_logits = None\n\n"
+                        "    if self.z_loss_weight > 0.0 and not _initializing:\n"
+                        "      z_loss = jnp.mean(jnp.square(jax.nn.logsumexp(output.astype(jnp.float32), "
+                        "axis=-1)))\n"
+                        '      self.sow(nnx.Intermediate, "router_z_loss", self.z_loss_weight * z_loss)\n'
+                        "    return output, pre_bias_logits\n\n\n"
+                        "class RoutedMoE(nnx.Module):\n\n"
+                        "  def __init__(self, config):\n"
+                        "    self.gate = GateLogit(model_name=config.model_name, "
+                        "z_loss_weight=self.config.router_z_loss_weight)\n"
+                    ),
+                ),
+                Example(
+                    path=TRAIN,
+                    before=(
+                        "def loss_fn(model, config):\n"
+                        "  moe_lb_loss = 0.0\n"
+                        "  if config.num_experts > 1:\n"
+                        '    moe_lb_loss = jnp.mean(collect("moe_lb_loss"))\n'
+                        "    loss += moe_lb_loss\n"
+                        "  aux = {\n"
+                        '      "xent_sum": xent_sum,\n'
+                        '      "moe_lb_loss": moe_lb_loss,\n'
+                        "  }\n"
+                        "  return loss, aux\n\n\n"
+                        "def train_step(model, config, aux):\n"
+                        "  scalar_metrics.update(bias_metrics)\n"
+                    ),
+                    after=(
+                        "def loss_fn(model, config):\n"
+                        "  moe_lb_loss = 0.0\n"
+                        "  if config.num_experts > 1:\n"
+                        '    moe_lb_loss = jnp.mean(collect("moe_lb_loss"))\n'
+                        "    loss += moe_lb_loss\n\n"
+                        + textwrap.indent(_COLLECT.strip("\n"), "  ").replace(
+                            "__add", "loss += router_z_loss"
+                        )
+                        + "\n"
+                        "  aux = {\n"
+                        '      "xent_sum": xent_sum,\n'
+                        '      "moe_lb_loss": moe_lb_loss,\n'
+                        '      "router_z_loss": router_z_loss,\n'
+                        "  }\n"
+                        "  return loss, aux\n\n\n"
+                        "def train_step(model, config, aux):\n"
+                        "  if config.router_z_loss_weight > 0.0:\n"
+                        '    scalar_metrics["learning/router_z_loss"] = aux["router_z_loss"]\n'
+                        "  scalar_metrics.update(bias_metrics)\n"
+                    ),
+                ),
+            ),
+        ),
+        (
+            Step(MOE, _gate_loss),
+            Step(TRAIN, _train_loss),
+            Step(ACCUMULATION, _accumulated_loss),
+        ),
+    ),
+    Integration(
+        Rule(
+            "INT013",
+            "safe",
+            "Every MoE layer of LING2 gets its own update of the routed bias, scanned or not",
+            (
+                "The layers return expert counts, which `models/ling2.py` turns into updates; the trainer adds each "
+                "to the bias beside which it was recorded, and takes the mean off where `routed_bias_zero_mean` is set."
+            ),
+            examples=(
+                Example(
+                    path=TRAIN,
+                    before=(
+                        "from maxtext.common.goodput import record_goodput\n\n\n"
+                        "def train_step(config, aux, node):\n"
+                        '  if getattr(config, "model_name", "").startswith("deepseek4"):\n'
+                        '    max_logging.log("updating")\n'
+                        '    flat_intermediates = traverse_util.flatten_dict(aux.get("outputs"))\n'
+                        "    for update_val in flat_intermediates:\n"
+                        "      node.bias.value = node.bias.value + jnp.array(update_val)\n"
+                    ),
+                    after=(
+                        "from maxtext.common.common_types import DecoderBlockType\n"
+                        "from maxtext.common.goodput import record_goodput\n\n\n"
+                        "def train_step(config, aux, node):\n"
+                        '  if getattr(config, "model_name", "").startswith("deepseek4") or '
+                        "config.decoder_block == DecoderBlockType.LING2:\n"
+                        "    if config.decoder_block != DecoderBlockType.LING2:\n"
+                        '      max_logging.log("updating")\n'
+                        '    flat_intermediates = traverse_util.flatten_dict(aux.get("outputs"))\n'
+                        "    for update_val in flat_intermediates:\n"
+                        "      node.bias.value = node.bias.value + jnp.array(update_val)\n"
+                        "      if config.routed_bias_zero_mean:\n"
+                        "        node.bias.value = node.bias.value - jnp.mean(node.bias.value, axis=-1, "
+                        "keepdims=True)\n"
+                    ),
+                ),
+            ),
+        ),
+        (Step(MOE, _counts), Step(TRAIN, _bias_update)),
+    ),
+)
