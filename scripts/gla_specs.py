@@ -135,58 +135,44 @@ def _sources(jaxpr: Any, inputs: list[Any]) -> list[Any]:
     return [value(v) for v in jaxpr.outvars]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Split:
-    """A gradient in two programs, and what goes between them."""
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A gradient in two programs, and what goes from one to the other."""
 
-    case: Case
-    inputs: Shapes
     outputs: Any
     vjp: Any
-    sources: tuple[int, ...]
-    """For each leaf of the vjp the number of the value it is, counted over inputs, outputs and what is saved."""
-    saved: tuple[int, ...]
-    """The leaves of the vjp that are neither an input nor an output, each value once."""
+    saved: list[int]
+    """The leaves of `vjp` that are neither an input nor an output, each value once."""
+    sources: list[int]
+    """For each leaf of `vjp` the value it is, by its number among inputs, outputs and what is saved."""
+    values: list[jax.ShapeDtypeStruct]
+    """The shapes of inputs, outputs and what is saved."""
 
-    def train_forward(self, *inputs: Any) -> Any:
-        outputs, vjp = self.case.vjp("pallas_tpu", None, *inputs)
-        leaves = jax.tree.leaves(vjp)
-        return outputs, [leaves[i] for i in self.saved]
-
+    @property
     def needed(self) -> list[int]:
-        """The numbers of the values that the backward pass takes."""
+        """The numbers of the values that the backward pass reads."""
         return sorted(set(self.sources))
 
-    def values(self) -> list[jax.ShapeDtypeStruct]:
-        """The shapes of all values that sources count over."""
-        leaves = jax.tree.leaves(self.vjp)
-        return [*self.inputs, *jax.tree.leaves(self.outputs), *(leaves[i] for i in self.saved)]
 
-    def backward(self, *arguments: Any) -> Any:
-        needed = self.needed()
-        value = dict(zip(needed, arguments[: len(needed)], strict=True))
-        vjp = jax.tree.unflatten(jax.tree.structure(self.vjp), [value[s] for s in self.sources])
-        cotangents = arguments[len(needed) :]
-        return vjp(jax.tree.unflatten(jax.tree.structure(self.outputs), cotangents))
-
-
-def split(case: Case) -> _Split:
-    """Trace the gradient of a case, without running anything."""
+def split(case: Case) -> Split:
+    """Trace the gradient of a case, for the TPU of the abstract mesh if one is set. Nothing runs."""
     inputs = case.inputs()
     traced, (outputs, vjp) = jax.make_jaxpr(
         partial(case.vjp, "pallas_tpu", None), return_shape=True
     )(*inputs)
+    leaves = jax.tree.leaves(vjp)
+    results = jax.tree.leaves(outputs)
     found = _sources(traced, list(traced.invars))
-    count = len(jax.tree.leaves(outputs))
-    values = [*traced.invars, *found[:count]]
-    sources, saved = [], []
-    for leaf, value in enumerate(found[count:]):
+    values = [*traced.invars, *found[: len(results)]]
+    saved, sources = [], []
+    for leaf, value in enumerate(found[len(results) :]):
         at = next((i for i, v in enumerate(values) if v is value), len(values))
         if at == len(values):
             values.append(value)
             saved.append(leaf)
         sources.append(at)
-    return _Split(case, inputs, outputs, vjp, tuple(sources), tuple(saved))
+    shapes = [*inputs, *results, *(leaves[i] for i in saved)]
+    return Split(outputs, vjp, saved, sources, shapes)
 
 
 def _forward(case: Case, implementation: str, chunk_size: int | None) -> Spec:
@@ -194,14 +180,35 @@ def _forward(case: Case, implementation: str, chunk_size: int | None) -> Spec:
 
 
 def _train_forward(case: Case) -> Spec:
-    return split(case).train_forward, case.inputs()
+    def outputs_and_saved(*inputs: Any) -> Any:
+        outputs, vjp = case.vjp("pallas_tpu", None, *inputs)
+        leaves = jax.tree.leaves(vjp)
+        return outputs, [leaves[i] for i in split(case).saved]
+
+    return outputs_and_saved, case.inputs()
 
 
 def _backward(case: Case) -> Spec:
-    parts = split(case)
-    values = parts.values()
-    cotangents = jax.tree.leaves(parts.outputs)
-    return parts.backward, (*(values[i] for i in parts.needed()), *cotangents)
+    def arguments_of(parts: Split) -> list[jax.ShapeDtypeStruct]:
+        return [*(parts.values[i] for i in parts.needed), *jax.tree.leaves(parts.outputs)]
+
+    shapes = arguments_of(split(case))
+
+    def gradients(*arguments: Any) -> Any:
+        parts = split(case)
+        if [(a.shape, a.dtype) for a in arguments_of(parts)] != [
+            (a.shape, a.dtype) for a in shapes
+        ]:
+            raise ValueError(
+                "what is saved for this case depends on the TPU: make its shapes, too, under the "
+                "topology's abstract mesh (jax.sharding.use_abstract_mesh)"
+            )
+        value = dict(zip(parts.needed, arguments, strict=False))
+        vjp = jax.tree.unflatten(jax.tree.structure(parts.vjp), [value[s] for s in parts.sources])
+        cotangents = arguments[len(parts.needed) :]
+        return vjp(jax.tree.unflatten(jax.tree.structure(parts.outputs), cotangents))
+
+    return gradients, tuple(shapes)
 
 
 def _whole_backward(case: Case, implementation: str, chunk_size: int | None) -> Spec:

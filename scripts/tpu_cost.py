@@ -337,7 +337,6 @@ def _compile(spec: str, topology: str, kernel: int | None) -> dict[str, Any]:
         raise CostError(f"libtpu knows no topology {topology!r}: {error}") from error
     mesh = Mesh(np.array(devices[:1]), ("device",))
     sharding = NamedSharding(mesh, PartitionSpec())
-    function, shapes = _load(spec)
 
     def placed(tree: Any) -> Any:
         return jax.tree.map(
@@ -345,6 +344,7 @@ def _compile(spec: str, topology: str, kernel: int | None) -> dict[str, Any]:
         )
 
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        function, shapes = _load(spec)
         arguments = placed(shapes)
         start = time.perf_counter()
         traced = jax.jit(function).trace(*arguments)
