@@ -157,6 +157,7 @@ def recurrent_gla_step(
 
 def _checked(q, k, v, g_gamma, state, scale, axes, state_name):
   """Checks and converts what chunk_gla and recurrent_gla_step share; `axes` names the axes before K or V."""
+  concrete_g_gamma = g_gamma  # inside jit, the array made of it is traced
   q, k, v, g_gamma = _array("q", q), _array("k", k), _array("v", v), _array("g_gamma", g_gamma)
   shape = f"[{', '.join(axes)}, {{}}]".format
   for name, x, last in (("q", q, "K"), ("k", k, "K"), ("v", v, "V")):
@@ -182,8 +183,8 @@ def _checked(q, k, v, g_gamma, state, scale, axes, state_name):
   if not jnp.issubdtype(g_gamma.dtype, jnp.floating):
     raise TypeError(f"g_gamma must be floating point, got {g_gamma.dtype}")
   _check_shape("g_gamma", g_gamma, "[H]", q.shape[-2:-1])
-  if not isinstance(g_gamma, jax.core.Tracer) and g_gamma.is_fully_addressable:
-    decays = np.asarray(g_gamma.astype(jnp.float32))
+  if not isinstance(concrete_g_gamma, jax.core.Tracer) and getattr(concrete_g_gamma, "is_fully_addressable", True):
+    decays = np.asarray(concrete_g_gamma).astype(np.float64)
     if not np.all(np.isfinite(decays)):
       raise ValueError(f"g_gamma must be finite, got {decays.tolist()}")
     if np.any(decays > 0):

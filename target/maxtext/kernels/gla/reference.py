@@ -67,12 +67,12 @@ def recurrent_gla(
       state = state * decay + k_t[..., :, None] * v_t[..., None, :]
       return (state, None), jnp.einsum("bhk,bhkv->bhv", q_t, state, precision=lax.Precision.HIGHEST)
     real = (run > 0)[:, None, None]
-    # Zero before use, so that whatever stands at padding cannot reach a gradient either.
+    # Zeros on both sides of every product, so that nothing that stands at padding reaches a gradient.
     q_t, k_t, v_t = (jnp.where(real, x, 0) for x in (q_t, k_t, v_t))
     kept = jnp.where((run == last_run)[:, None, None, None], state * decay, 0)
     state = jnp.where(real[..., None], kept + k_t[..., :, None] * v_t[..., None, :], state)
     output = jnp.einsum("bhk,bhkv->bhv", q_t, state, precision=lax.Precision.HIGHEST)
-    return (state, jnp.abs(run)), output
+    return (state, jnp.abs(run)), jnp.where(real, output, 0)
 
   tokens = tuple(jnp.moveaxis(x, 1, 0).astype(dtype) for x in (q, k, v))
   if layout is None:

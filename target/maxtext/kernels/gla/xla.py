@@ -100,9 +100,11 @@ def _plan(g_gamma: jax.Array, layout: TokenLayout | None, seq_len: int, chunk_si
     # [B, 1, C, 1] for queries and keys alike, with the head's axis left open; [B, 1, 1, 1] at the chunk's ends.
     position, run, start_position, start_run, end_position, end_run = (x[:, None, :, None] for x in chunk)
     g = g_gamma[:, None, None]
-    key_position, key_run = position.swapaxes(-1, -2), run.swapaxes(-1, -2)
+    seen = causal & (run == run.swapaxes(-1, -2)) & (run > 0)
+    # The barrier keeps XLA from working out mask and distances anew for every head, which costs more than the exp.
+    seen, distance = lax.optimization_barrier((seen, position - position.swapaxes(-1, -2)))
     return _Decays(
-        scale * _decay(g, position - key_position, causal & (run == key_run) & (run > 0)),
+        scale * _decay(g, distance, seen),
         scale * _decay(g, position - start_position, run == start_run),
         _decay(g, end_position - position, run == end_run),
         _decay(g, end_position - start_position, start_run == end_run),
