@@ -81,7 +81,8 @@ def _weights(file: AnchoredFile) -> None:
 
 def _shared_width(file: AnchoredFile) -> None:
     file.module.function("get_shared_expert_mlp_dim").prepend(
-        "if config.moe_shared_expert_dim > 0:\n  return config.moe_shared_expert_dim\n"
+        "if config.decoder_block == DecoderBlockType.LING2 and config.moe_shared_expert_dim > 0:\n"
+        "  return config.moe_shared_expert_dim\n"
     )
 
 
@@ -183,7 +184,7 @@ class RoutedMoE(nnx.Module):
         Rule(
             "INT008",
             "safe",
-            "A shared expert has the width `moe_shared_expert_dim` where that is set",
+            "A shared expert of LING2 has the width `moe_shared_expert_dim` where that is set",
             "The FLOP count asks the same function.",
             examples=(
                 Example(
@@ -194,7 +195,8 @@ class RoutedMoE(nnx.Module):
                     ),
                     after=(
                         "def get_shared_expert_mlp_dim(config):\n"
-                        '  """The width."""\n  if config.moe_shared_expert_dim > 0:\n'
+                        '  """The width."""\n'
+                        "  if config.decoder_block == DecoderBlockType.LING2 and config.moe_shared_expert_dim > 0:\n"
                         "    return config.moe_shared_expert_dim\n  return config.moe_mlp_dim\n"
                     ),
                 ),

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-from codemods.engine.anchors import AnchoredFile, AnchorError
+from codemods.engine.anchors import AnchoredFile
 from codemods.engine.overlay import Integration, Step
 from codemods.rules.base import Example, Rule
 
 MTP = "maxtext/layers/multi_token_prediction.py"
 MODELS = "maxtext/models/models.py"
+DECODERS = "maxtext/layers/nnx_decoders.py"
 
 _LAYER_INDEX = """
 # A Ling2 layer has to know its index in the model; MTP layers follow those of the decoder.
 layer_kwargs = {}
 if cfg.decoder_block == DecoderBlockType.LING2:
   layer_kwargs = {"layer_idx": cfg.num_decoder_layers + layer_number - 1}
+"""
+# Up to 0.2.4 an MTP layer has no final norm, and the output head always applies the decoder's.
+_OWN_NORM_LAYER = """
+if cfg.mtp_use_final_norm_hidden_state:
+  final_norm = RMSNorm(
+      num_features=cfg.emb_dim,
+      epsilon=cfg.normalization_layer_epsilon,
+      dtype=cfg.dtype,
+      weight_dtype=cfg.weight_dtype,
+      kernel_axes=("norm",),
+      rngs=rngs,
+  )
+  setattr(self, f"mtp_{layer_number}_final_norm", final_norm)
+"""
+_OWN_NORM = """
+head_kwargs = {}
+if cfg.mtp_use_final_norm_hidden_state:
+  mtp_hidden_state = getattr(mtp_layer, f"mtp_{k}_final_norm")(mtp_hidden_state)
+  head_kwargs = {"normalize_y": False}
 """
 
 
@@ -39,12 +59,26 @@ def _hidden_state(file: AnchoredFile) -> None:
         "if cfg.mtp_use_final_norm_hidden_state:\n"
         "  mtp_hidden_state = self.decoder.decoder_norm(main_hidden_state)\n"
     )
-    if not call.has("normed_mtp_hidden_state = mtp_layer.final_norm(...)"):
-        raise AnchorError(f"no `normed_mtp_hidden_state` in {call.label}")
-    call.statement("mtp_logits = self.decoder.apply_output_head(...)").insert_before(
-        "if cfg.mtp_use_final_norm_hidden_state:\n  mtp_hidden_state = normed_mtp_hidden_state\n",
-        apart=True,
+    logits = call.statement("mtp_logits = self.decoder.apply_output_head(...)")
+    if call.has("normed_mtp_hidden_state = mtp_layer.final_norm(...)"):
+        logits.insert_before(
+            "if cfg.mtp_use_final_norm_hidden_state:\n  mtp_hidden_state = normed_mtp_hidden_state\n",
+            apart=True,
+        )
+        return
+    logits.insert_before(_OWN_NORM, apart=True)
+    logits.expression("self.decoder.apply_output_head(...)").arguments.add("**head_kwargs")
+    init = file.module.klass("MultiTokenPredictionLayer").function("__init__")
+    init.statement("self.transformer_layer = transformer_layer_module(...)").insert_after(
+        _OWN_NORM_LAYER
     )
+
+
+def _output_head(file: AnchoredFile) -> None:
+    head = file.module.klass("NNXDecoder").function("apply_output_head")
+    if not head.parameters.holds("normalize_y"):
+        head.parameters.add("normalize_y=True", after="model_mode")
+        head.statement("y = self.decoder_norm(...)").only_if("normalize_y")
 
 
 INTEGRATIONS = (
@@ -113,6 +147,7 @@ INTEGRATIONS = (
             "INT011",
             "safe",
             "Multi-token prediction is fed normed hidden states where `mtp_use_final_norm_hidden_state` is set",
+            "An upstream whose MTP layers have no final norm of their own gets one for this case.",
             examples=(
                 Example(
                     path=MTP,
@@ -143,6 +178,6 @@ INTEGRATIONS = (
                 ),
             ),
         ),
-        (Step(MTP, _hidden_state),),
+        (Step(MTP, _hidden_state), Step(DECODERS, _output_head)),
     ),
 )
