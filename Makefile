@@ -15,7 +15,7 @@ $(VENV)/.installed: pyproject.toml
 	  exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[model,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[model,tpu,dev]'
 	touch $@
 
 demo: setup

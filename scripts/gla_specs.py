@@ -211,7 +211,7 @@ def _backward(case: Case) -> Spec:
     return gradients, tuple(shapes)
 
 
-def _whole_backward(case: Case, implementation: str, chunk_size: int | None) -> Spec:
+def _backward_alone(case: Case, implementation: str, chunk_size: int | None) -> Spec:
     inputs = case.inputs()
     outputs = jax.eval_shape(partial(case.call, implementation, chunk_size), *inputs)
     leaves, structure = jax.tree.flatten(outputs)
@@ -238,7 +238,7 @@ def specs() -> dict[str, Callable[[], Spec]]:
         for chunk in XLA_CHUNKS:
             made[spec_name(f"xla_forward_{chunk}", name)] = partial(_forward, case, "xla", chunk)
             made[spec_name(f"xla_backward_{chunk}", name)] = partial(
-                _whole_backward, case, "xla", chunk
+                _backward_alone, case, "xla", chunk
             )
     return made
 

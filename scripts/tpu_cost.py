@@ -59,6 +59,7 @@ ENVIRONMENT = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0",
 }
+NO_LIBTPU = "libtpu is not installed: pip install 'ling2-migrate[tpu]' (x86-64 Linux only)"
 PALLAS = "pallas"
 _DATA_MOVERS = re.compile(
     r"(copy|slice|dynamic-slice|dynamic-update-slice|async|send|recv|all-[a-z]+|collective-[a-z]+|reduce-scatter)"
@@ -155,6 +156,11 @@ class Cost:
         """Register spills (stores in the code, not times executed) of all kernels."""
         spills = [p.spills for p in self.kernels if p.spills is not None]
         return sum(spills) if spills else None
+
+
+def has_libtpu() -> bool:
+    """Whether libtpu is installed; it is for x86-64 Linux only."""
+    return importlib.util.find_spec("libtpu") is not None
 
 
 # What libtpu writes
@@ -497,8 +503,8 @@ def measure(
         raise CostError(f"{spec!r} is not of the form FILE.py:FUNC")
     if not Path(path).is_file():
         raise CostError(f"{path}: no such file")
-    if importlib.util.find_spec("libtpu") is None:
-        raise CostError("libtpu is not installed: pip install 'ling2-migrate[tpu]' (x86-64 Linux)")
+    if not has_libtpu():
+        raise CostError(NO_LIBTPU)
     with contextlib.ExitStack() as stack:
         if keep is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tpu_cost")))
