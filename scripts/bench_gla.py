@@ -27,7 +27,6 @@ import argparse
 import dataclasses
 import json
 import math
-import os
 import statistics
 import sys
 import time
@@ -36,8 +35,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import jax
 from rich.console import Console
 from rich.table import Table
 
@@ -76,18 +75,21 @@ class Measured:
     saved_bytes: int | None
 
 
-def _bytes(shapes: Iterable[gla_specs.jax.ShapeDtypeStruct]) -> int:
+def _bytes(shapes: Iterable[jax.ShapeDtypeStruct]) -> int:
     return sum(math.prod(s.shape) * s.dtype.itemsize for s in shapes)
+
+
+def results_of(case: gla_specs.Case) -> list[jax.ShapeDtypeStruct]:
+    """The output, shaped like v, and the final state, shaped like the initial one."""
+    _, _, v, _, *rest = case.inputs()
+    return [v, *rest[: case.states]]
 
 
 def floor_bytes(case: gla_specs.Case, program: str) -> int:
     """The bytes that a program must move; the docstring of this file says which."""
-    q, k, v, *rest = inputs = case.inputs()
-    results = [v, rest[1]] if case.states else [v]
-    if "backward" not in program:
-        return _bytes(inputs) + _bytes(results)
-    gradients = [q, k, v, rest[1]] if case.states else [q, k, v]
-    return _bytes(inputs) + _bytes(results) + _bytes(gradients)
+    q, k, v, _, *rest = inputs = case.inputs()
+    moved = _bytes(inputs) + _bytes(results_of(case))
+    return moved + _bytes([q, k, v, *rest[: case.states]]) if "backward" in program else moved
 
 
 def measure(chip: str, variant: str, program: str) -> Measured:
@@ -102,8 +104,7 @@ def measure(chip: str, variant: str, program: str) -> Measured:
         return Measured(chip, variant, program, None, str(error), floor, None)
     saved = None
     if program == "train_forward":
-        _, *others = case.inputs()[2:]
-        saved = cost.hbm_output_bytes - _bytes([case.inputs()[2], *others[: case.states]])
+        saved = cost.hbm_output_bytes - _bytes(results_of(case))
     return Measured(chip, variant, program, cost, None, floor, saved)
 
 
@@ -204,8 +205,6 @@ def _show(
 
 def time_on_cpu(dtype: str, rounds: int) -> dict[str, float]:
     """Median milliseconds of forward + backward of the `xla` implementation by chunk size, on this machine."""
-    import jax
-
     case = gla_specs.Case(batch=1, length=2048, heads=8, dtype=dtype)
     keys = jax.random.split(jax.random.key(0), 4)
     q, k, v, cotangent = (
@@ -263,6 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
+    jax.config.update("jax_platforms", "cpu")
     if options.cpu:
         return _cpu(options)
     if not tpu_cost.has_libtpu():

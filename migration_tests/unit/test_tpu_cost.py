@@ -239,6 +239,87 @@ def test_bad_arguments_are_one_clear_line(
     assert "is not empty" in capsys.readouterr().err
 
 
+# The table of the GLA kernels
+
+
+@pytest.mark.model
+def test_floor_counts_inputs_outputs_and_gradients_once() -> None:
+    from scripts import bench_gla, gla_specs
+
+    tokens, states = 2 * 4096 * 16 * 128 * 2, 2 * 16 * 128 * 128 * 4
+    dense = gla_specs.CASES["dense"]
+    assert bench_gla.floor_bytes(dense, "forward") == 4 * tokens + 16 * 4
+    assert bench_gla.floor_bytes(dense, "train_forward") == 4 * tokens + 16 * 4
+    assert bench_gla.floor_bytes(dense, "xla_backward_64") == 7 * tokens + 16 * 4
+    packed = gla_specs.CASES["segments_states"]
+    extra = 16 * 4 + 2 * 4096 * 4
+    assert bench_gla.floor_bytes(packed, "forward") == 4 * tokens + 2 * states + extra
+    assert bench_gla.floor_bytes(packed, "backward") == 7 * tokens + 3 * states + extra
+
+
+@pytest.mark.model
+def test_table_puts_training_together_and_compares_with_the_best_scan() -> None:
+    from scripts import bench_gla
+
+    def measured(program: str, score: int | None, floor: float) -> bench_gla.Measured:
+        kernels = [] if program.startswith("xla") else [("kernel", 900_000)]
+        parts = [
+            tpu_cost.Part(name, tpu_cost.PALLAS, 1, cycles, cycles, 1, 3_000_000, 7)
+            for name, cycles in kernels
+        ]
+        cost = tpu_cost.Cost(
+            spec=program,
+            topology="v5e:2x2",
+            device="TPU of paper",
+            score=score,
+            known=score or 5,
+            incomplete=[] if score else ["no figure"],
+            parts=parts,
+            not_counted={},
+            hbm_temp_bytes=2_000_000,
+            hbm_argument_bytes=1,
+            hbm_output_bytes=1,
+            lower_seconds=1.0,
+            compile_seconds=2.0,
+            bytes_per_cycle=546,
+        )
+        return bench_gla.Measured("v5e", "dense", program, cost, None, floor, None)
+
+    found = [
+        measured("forward", 1_000_000, 800_000),
+        measured("train_forward", 1_000_000, 800_000),
+        measured("backward", 2_000_000, 1_200_000),
+        measured("xla_forward_64", 7_000_000, 800_000),
+        measured("xla_forward_128", 6_000_000, 800_000),
+        measured("xla_backward_64", None, 1_200_000),
+        measured("xla_backward_128", 27_000_000, 1_200_000),
+    ]
+    table = {
+        row[0]: dict(zip(bench_gla.COLUMNS, row, strict=True))
+        for row in bench_gla.rows(found, True)
+    }
+    assert list(table) == [
+        *bench_gla.OURS,
+        bench_gla.TRAINING,
+        "xla_forward_128",
+        "xla_backward_128",
+    ]
+    assert table["forward"]["score"] == "1.000"
+    assert table["forward"]["kernel cycles"] == "0.900"
+    assert table["forward"]["XLA / ours"] == "6.0"
+    assert table["forward"]["score / floor"] == "1.25"
+    assert table["forward"]["spills"] == "7"
+    training = table[bench_gla.TRAINING]
+    assert training["score"] == "3.000"
+    assert training["floor"] == "2.000"
+    assert training["score / floor"] == "1.50"
+    assert training["XLA / ours"] == "9.0"
+    assert training["compile"] == "6.0"
+    assert table["xla_forward_128"]["kernel cycles"] == ""
+    everything = {row[0]: row for row in bench_gla.rows(found, False)}
+    assert everything["xla_backward_64"][1] == "≥ 0.000 (no figure)"
+
+
 # With libtpu
 
 PROGRAM = """\
