@@ -68,6 +68,16 @@ class AnchoredFile:
         """Make the text of `span` into `new`."""
         self.edits.append(Edit(*span, new.replace("\n", self._newline), self.rule))
 
+    def ordered(self) -> list[Edit]:
+        """The edits; of lines that are inserted at one place, those of the innermost block go first."""
+        return sorted(self.edits, key=lambda e: (e.start, -self._depth(e)))
+
+    def _depth(self, edit: Edit) -> int:
+        if edit.end > edit.start or self.line_start(edit.start) != edit.start:
+            return 0
+        text = edit.new.lstrip("\r\n")
+        return len(text) - len(text.lstrip(" "))
+
     def line_start(self, offset: int) -> int:
         """Where the line starts that an offset is in."""
         return self.text.rfind("\n", 0, offset) + 1

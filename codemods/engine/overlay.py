@@ -170,7 +170,7 @@ def run_steps(
         except AnchorError as error:
             del file.edits[before:]
             missing.append(Missing(path, rule, str(error)))
-    edits, clashes = settle(file.edits)
+    edits, clashes = settle(file.ordered())
     for _, dropped in clashes:
         missing.append(Missing(path, dropped.rule, "another rule changes the same place"))
         edits = [edit for edit in edits if edit.rule != dropped.rule]
