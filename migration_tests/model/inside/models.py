@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 os.environ.setdefault("DECOUPLE_GCLOUD", "TRUE")
@@ -125,6 +126,24 @@ def random_tensors(abstract: nnx.Module, seed: int = 0) -> Tensors:
             tensor = rng.standard_normal(shape) / np.sqrt(min(fan_in, shape[0]))
         tensors[path] = tensor.astype(np.float32)
     return tensors
+
+
+def compiled(model: nnx.Module, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `call(model, *args)` compiled, as a function of the weights and the arguments.
+
+    The weights are a dict like that of `weights.load`, so that they can be changed without compiling again.
+    """
+    graphdef, state = nnx.split(model)
+    flat = dict(nnx.to_flat_state(state))
+
+    def run(tensors: Tensors, *args: Any) -> Any:
+        filled = flat | {
+            path: flat[path].replace(jnp.asarray(tensor)) for path, tensor in tensors.items()
+        }
+        merged = nnx.merge(graphdef, nnx.from_flat_state(list(filled.items())), copy=True)
+        return call(merged, *args)
+
+    return jax.jit(run)
 
 
 def positions_of(tokens: Any) -> jax.Array:

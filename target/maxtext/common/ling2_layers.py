@@ -30,8 +30,8 @@ MOE = "moe"
 # What the layers after the last whole cycle are, when the interval does not divide the number of layers.
 TAIL_LAST = "last"  # the model's last layer is MLA, the others GLA
 TAIL_ALL = "all"  # every one of them is MLA, as in the model code published with the checkpoints
-TAIL_NONE = "none"  # every one of them is GLA
-MLA_TAIL_RULES = (TAIL_LAST, TAIL_ALL, TAIL_NONE)
+TAIL_NEVER = "never"  # every one of them is GLA
+MLA_TAIL_RULES = (TAIL_LAST, TAIL_ALL, TAIL_NEVER)
 
 
 @dataclasses.dataclass(frozen=True)

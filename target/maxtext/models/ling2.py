@@ -34,6 +34,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from maxtext.common import ling2_layers
 from maxtext.common.common_types import AttentionType, Config, MODEL_MODE_PREFILL
+from maxtext.inference import kvcache
 from maxtext.layers import attention_gla
 from maxtext.layers import attention_mla
 from maxtext.layers import initializers
@@ -60,7 +61,10 @@ class InterleavedRotaryEmbedding(RotaryEmbedding):
 
 
 class Ling2MLA(attention_mla.MLA):
-  """Multi-head latent attention whose rotary dims may be interleaved pairs (`mla_interleaved_rope`)."""
+  """Multi-head latent attention whose rotary dims may be interleaved pairs (`mla_interleaved_rope`).
+
+  Its keys and values may be of different widths when it caches them whole, too.
+  """
 
   def init_rotary_embedding(self):
     cfg = self.config
@@ -77,6 +81,28 @@ class Ling2MLA(attention_mla.MLA):
         fprop_dtype=self.dtype,
         rope_linear_scaling_factor=cfg.rope_linear_scaling_factor,
         shard_mode=cfg.shard_mode,
+        rngs=self.rngs,
+    )
+
+
+  def init_kv_caches(self, inputs_kv_shape):
+    """Initializes the cache of whole keys and values (`mla_naive_kvcache`), which here are of different widths."""
+    return kvcache.KVCache(
+        max_prefill_length=self.max_prefill_predict_length,
+        max_target_length=self.max_target_length,
+        batch=inputs_kv_shape[0],
+        key_seq_len=attention_mla.PLACEHOLDER_SEQ_LEN,
+        value_seq_len=attention_mla.PLACEHOLDER_SEQ_LEN,
+        key_heads=self.num_kv_heads,
+        value_heads=self.num_kv_heads,
+        key_head_size=self.qk_head_dim,
+        value_head_size=self.v_head_dim,
+        dtype=self.dtype,
+        kv_quant=self.kv_quant,
+        prefill_cache_axis_order=self.prefill_cache_axis_order,
+        ar_cache_axis_order=self.ar_cache_axis_order,
+        use_chunked_prefill=self.config.use_chunked_prefill,
+        model_mode=self.model_mode,
         rngs=self.rngs,
     )
 
@@ -286,10 +312,10 @@ class Ling2DecoderLayer(nnx.Module):
 
     mlp_inputs = self._shard(self.post_self_attention_layer_norm(hidden_states))
     if self.is_moe:
-      mlp_output, load_balance_loss, expert_counts = self.Ling2MoeBlock_0(
+      mlp_output, load_balance_loss, routing = self.Ling2MoeBlock_0(
           mlp_inputs, intermediate_sharding=self.mlp_intermediate_sharding, out_sharding=self.out_sharding
       )
-      self._record(load_balance_loss, expert_counts)
+      self._record(load_balance_loss, routing)
     else:
       mlp_output = self.mlp(
           mlp_inputs,
@@ -305,23 +331,23 @@ class Ling2DecoderLayer(nnx.Module):
       self.sow(nnx.Intermediate, "activation_fraction_zero", jnp.sum(outputs == 0) / jnp.size(outputs))
     return outputs, kv_cache
 
-  def _record(self, load_balance_loss: None | jax.Array, expert_counts: None | jax.Array) -> None:
+  def _record(self, load_balance_loss: None | jax.Array, routing: None | jax.Array) -> None:
     """Records what the trainer takes from an MoE layer.
 
-    The expert counts are of this (micro)batch. The routing bias moves by their sign once per step, so under gradient
-    accumulation the counts themselves are handed on, to be summed first.
+    `routing` is the expert counts of this (micro)batch, from which the routing bias moves by their sign once per step; under
+    gradient accumulation the counts themselves are handed on, to be summed first. Without counts it is the move itself.
     """
     cfg = self.config
     if load_balance_loss is not None:
       self.sow(nnx.Intermediate, "moe_lb_loss", load_balance_loss)
-    if expert_counts is None:
+    if routing is None:
       return
-    if cfg.defer_small_all_reduces or cfg.gradient_accumulation_steps > 1:
-      bias_updates = expert_counts
-    else:
-      bias_updates = moe.load_balance_updates_from_counts(expert_counts, cfg.num_experts, cfg.routed_bias_update_rate)
-    # Assigned rather than sown: gradient accumulation looks for arrays under these names, not for tuples of them.
-    self.moe_expert_counts = nnx.Intermediate(expert_counts)
+    bias_updates = routing
+    if jnp.issubdtype(routing.dtype, jnp.integer):
+      self.moe_expert_counts = nnx.Intermediate(routing)
+      if cfg.gradient_accumulation_steps == 1 and not getattr(cfg, "defer_small_all_reduces", False):
+        bias_updates = moe.load_balance_updates_from_counts(routing, cfg.num_experts, cfg.routed_bias_update_rate)
+    # Assigned rather than sown: gradient accumulation looks for an array under this name, not for a tuple of arrays.
     self.moe_bias_updates = nnx.Intermediate(bias_updates)
 
 
@@ -513,7 +539,9 @@ def apply_decoder_layers(
   segment_ids, positions, deterministic, model_mode = layer_args
 
   def layer_remat(prevent_cse):
-    return None if cfg.remat_policy == "none" else LayerRemat(decoder.get_remat_policy(), prevent_cse)
+    if not cfg.remat_policy or cfg.remat_policy == "none":
+      return None
+    return LayerRemat(decoder.get_remat_policy(), prevent_cse)
 
   def run_one_by_one(layers, base_idx, hidden_states):
     # These layers stand outside of the scan, where common subexpressions have to be kept apart.
