@@ -34,11 +34,11 @@ class Ling2(BaseModel):
           " code published with the checkpoints)."
       ),
   )
-  mla_tail_rule: Literal["last", "all", "none"] = Field(
+  mla_tail_rule: Literal["last", "all", "never"] = Field(
       "last",
       description=(
           "Which layers after the last whole inhomogeneous_layer_cycle_interval have full attention: the model's last one,"
-          " all of them or none."
+          " all of them, or never any of them."
       ),
   )
   mla_interleaved_rope: bool = Field(False, description="Whether the rotary dimensions of MLA are interleaved pairs.")
