@@ -66,8 +66,7 @@ def chunk_gla_pallas(
     if initial_state is not None:
       initial_state = jnp.pad(initial_state, ((0, 0), (0, 1), (0, 0), (0, 0)))
   cfg = common.make_config(q, v, scale=scale, chunk_size=chunk_size, segmented=layout is not None, interpret=interpret)
-  g = jnp.minimum(g_gamma.astype(jnp.float32), common.MAX_LOG_DECAY)[None]
-  o, final_state = _gla(cfg, output_final_state, q, k, v, g, initial_state, layout)
+  o, final_state = _gla(cfg, output_final_state, q, k, v, g_gamma, initial_state, layout)
   if heads % 2:
     o = o[:, :, :heads]
     final_state = None if final_state is None else final_state[:, :heads]
@@ -78,7 +77,7 @@ def chunk_gla_pallas(
 def _gla(cfg: Config, output_final_state: bool, q, k, v, g, initial_state, layout):
   tokens, ends = common.kernel_layout(cfg, layout) if cfg.segmented else (None, None)
   o, _, final = pallas_tpu_forward.forward(
-      cfg, q, k, v, g, initial_state, tokens, ends, save=False, final=output_final_state
+      cfg, q, k, v, common.decay_rate(g), initial_state, tokens, ends, save=False, final=output_final_state
   )
   return o, final
 
@@ -86,7 +85,7 @@ def _gla(cfg: Config, output_final_state: bool, q, k, v, g, initial_state, layou
 def _gla_fwd(cfg: Config, output_final_state: bool, q, k, v, g, initial_state, layout):
   tokens, ends = common.kernel_layout(cfg, layout) if cfg.segmented else (None, None)
   o, saved, final = pallas_tpu_forward.forward(
-      cfg, q, k, v, g, initial_state, tokens, ends, save=True, final=output_final_state
+      cfg, q, k, v, common.decay_rate(g), initial_state, tokens, ends, save=True, final=output_final_state
   )
   return (o, final), (q, k, v, g, saved, layout, initial_state is not None)
 
@@ -96,7 +95,7 @@ def _gla_bwd(cfg: Config, output_final_state: bool, residuals, cotangents):
   do, dfinal = cotangents
   tokens, ends = common.kernel_layout(cfg, layout) if cfg.segmented else (None, None)
   dq, dk, dv, dinitial = pallas_tpu_backward.backward(
-      cfg, q, k, v, g, saved, do, dfinal, tokens, ends, initial=has_initial
+      cfg, q, k, v, common.decay_rate(g), saved, do, dfinal, tokens, ends, initial=has_initial
   )
   return dq, dk, dv, jnp.zeros_like(g), dinitial, None
 

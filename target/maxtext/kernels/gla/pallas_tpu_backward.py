@@ -26,32 +26,39 @@ A is wanted only transposed and dA both ways, so the kernel makes A^T = (k q^T) 
 """
 
 import jax
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
 from maxtext.kernels.gla import pallas_tpu_common as common
-from maxtext.kernels.gla.pallas_tpu_common import Config, Distances, decay, dot, fit_lanes
+from maxtext.kernels.gla.pallas_tpu_common import Config, Decays, dot
 
 
 def _kernel(cfg: Config, refs, seeded: bool, initial: bool):
   """One block of tokens. Grid (B, blocks), the blocks of a row from last to first; dS stays in VMEM in between."""
+  dstate_ref, decays = refs["dstate"], Decays(cfg, refs, transposed=True)
   step = pl.program_id(1)
   block = cfg.num_blocks - 1 - step
-  dstate_ref = refs["dstate"]
 
   @pl.when(step == 0)
   def _():
     dstate_ref[...] = refs["dfinal"][0] if seeded else jnp.zeros_like(dstate_ref)
-    if cfg.uniform:
-      common.fill_distances(cfg, Distances(*refs["distances"]), None, None, 0, 0, transposed=True)
+    decays.enter_row()
 
-  _recompute_states(cfg, refs, block)
+  state_ref = refs["state"]
+  state_ref[...] = refs["saved"][0, 0].astype(jnp.float32)
+  refs["states"][0] = refs["saved"][0, 0]
+
+  @pl.loop(0, cfg.chunks_per_block - 1)
+  def _(in_block):
+    decays.enter_chunk(block, in_block)
+    common.for_each_pair(cfg, lambda pair: _pair_states(cfg, refs, decays, in_block, pair))
 
   @pl.loop(0, cfg.chunks_per_block)
   def _(i):
-    _chunk_gradients(cfg, refs, block, cfg.chunks_per_block - 1 - i)
+    in_block = cfg.chunks_per_block - 1 - i
+    decays.enter_chunk(block, in_block)
+    common.for_each_pair(cfg, lambda pair: _pair_gradients(cfg, refs, decays, in_block, pair))
 
   if initial:
 
@@ -60,83 +67,55 @@ def _kernel(cfg: Config, refs, seeded: bool, initial: bool):
       refs["dinitial"][0] = dstate_ref[...]
 
 
-def _enter_chunk(cfg: Config, refs, block, in_block):
-  """Distances of a chunk, the ref of the mask of its tokens or None, and the distance over which it carries the state."""
-  distances = Distances(*refs["distances"])
-  index = block * cfg.chunks_per_block + in_block
-  tokens_ref, ends_ref = refs.get("tokens"), refs.get("ends")
-  if not cfg.uniform:
-    common.fill_distances(cfg, distances, tokens_ref, ends_ref, index, in_block, transposed=True)
-  return distances, None if cfg.uniform else distances.keep, common.carry_distance(cfg, ends_ref, index)
+def _pair_states(cfg: Config, refs, decays: Decays, in_block, pair):
+  """Recomputes the states of two heads after chunk `in_block` from those before it."""
+  ks, vs = (common.load_pair(cfg, refs[n], in_block * cfg.chunk, pair, decays.keep_ref) for n in ("k", "v"))
+  for i, (k, v) in enumerate(zip(ks, vs)):
+    head = pair.head(i)
+    k = (k.astype(jnp.float32) * decays.end(head, cfg.key_dim)).astype(cfg.dtype)
+    state = decays.carry(head) * refs["state"][head] + dot(cfg, k, v, (0, 0))
+    refs["state"][head] = state
+    refs["states"][in_block + 1, head] = state.astype(cfg.dtype)
 
 
-def _recompute_states(cfg: Config, refs, block):
-  """From the saved state to `states`, the states before each chunk of the block."""
-  g_ref, state_ref, states_ref = refs["g"], refs["state"], refs["states"]
-  states_ref[0] = refs["saved"][0, 0]
-  if cfg.chunks_per_block == 1:
-    return
-  state_ref[...] = refs["saved"][0, 0].astype(jnp.float32)
+def _pair_gradients(cfg: Config, refs, decays: Decays, in_block, pair):
+  """dq, dk, dv of two heads in one chunk; moves their dS back.
 
-  @pl.loop(0, cfg.chunks_per_block - 1)
-  def _(in_block):
-    distances, keep_ref, carry = _enter_chunk(cfg, refs, block, in_block)
-
-    def pair_body(pair):
-      ks, vs = (common.load_pair(cfg, refs[n], in_block * cfg.chunk, pair, keep_ref) for n in ("k", "v"))
-      for i, (k, v) in enumerate(zip(ks, vs)):
-        head = pair.head(i)
-        g = g_ref[0, head]
-        k = (k.astype(jnp.float32) * fit_lanes(decay(g, distances.end[...]), cfg.key_dim)).astype(cfg.dtype)
-        state = common.scalar_decay(g, carry) * state_ref[head] + dot(cfg, k, v, (0, 0))
-        state_ref[head] = state
-        states_ref[in_block + 1, head] = state.astype(cfg.dtype)
-
-    common.for_each_pair(cfg, pair_body)
-
-
-def _chunk_gradients(cfg: Config, refs, block, in_block):
-  """dq, dk, dv of one chunk; moves dS back over it."""
-  distances, keep_ref, carry = _enter_chunk(cfg, refs, block, in_block)
+  The two heads go in step and products come before what waits for them, so that the matrix unit is kept busy.
+  """
+  both, key_dim, value_dim, dtype = range(2), cfg.key_dim, cfg.value_dim, cfg.dtype
+  heads = [pair.head(i) for i in both]
   start = in_block * cfg.chunk
+  q, k, v, do = (common.load_pair(cfg, refs[n], start, pair, decays.keep_ref) for n in ("q", "k", "v", "do"))
+  state = [refs["states"][in_block, h] for h in heads]
+  dstate = [refs["dstate"][h] for h in heads]
+  dstate_low = [x.astype(dtype) for x in dstate]
 
-  def pair_body(pair):
-    inputs = [common.load_pair(cfg, refs[n], start, pair, keep_ref) for n in ("q", "k", "v", "do")]
-    grads = []
-    for i, (q, k, v, do) in enumerate(zip(*inputs)):
-      head = pair.head(i)
-      state, dstate_ref = refs["states"][in_block, head], refs["dstate"].at[head]
-      grads.append(_head(cfg, refs["g"][0, head], q, k, v, do, state, dstate_ref, distances, carry))
-    for name, pair_values in zip(("dq", "dk", "dv"), zip(*grads)):
-      common.store_pair(cfg, refs[name], start, pair, pair_values)
+  scores_t = [dot(cfg, k[i], q[i], (1, 1)) for i in both]
+  dscores_t = [dot(cfg, v[i], do[i], (1, 1)) for i in both]
+  dq_inter = [dot(cfg, do[i], state[i], (1, 1)) for i in both]
+  dk_inter = [dot(cfg, v[i], dstate_low[i], (1, 1)) for i in both]
+  dv_inter = [dot(cfg, k[i], dstate_low[i]) for i in both]
+  q_start = [(q[i].astype(jnp.float32) * decays.start(heads[i], key_dim)).astype(dtype) for i in both]
+  update = [dot(cfg, q_start[i], do[i], (0, 0)) for i in both]
+  scores_t = [(scores_t[i] * decays.pairs(heads[i])).astype(dtype) for i in both]
+  dscores_t = [(dscores_t[i] * decays.pairs(heads[i])).astype(dtype) for i in both]
+  dv = [dot(cfg, scores_t[i], do[i]) + dv_inter[i] * decays.end(heads[i], value_dim) for i in both]
+  dk = [dot(cfg, dscores_t[i], q[i]) + dk_inter[i] * decays.end(heads[i], key_dim) for i in both]
+  dq = [dot(cfg, dscores_t[i], k[i], (0, 0)) + dq_inter[i] * decays.start(heads[i], key_dim) for i in both]
 
-  common.for_each_pair(cfg, pair_body)
-
-
-def _head(cfg: Config, g, q, k, v, do, state, dstate_ref, distances: Distances, carry):
-  """dq, dk [chunk, K] and dv [chunk, V] (float32) of one head; moves its dS back."""
-  dstate = dstate_ref[...]
-  dstate_low = dstate.astype(cfg.dtype)
-  decay_pairs = cfg.scale * decay(g, distances.pairs[...])
-  decay_start = cfg.scale * decay(g, distances.start[...])
-  decay_end = decay(g, distances.end[...])
-
-  scores_t = (dot(cfg, k, q, (1, 1)) * decay_pairs).astype(cfg.dtype)
-  dscores_t = (dot(cfg, v, do, (1, 1)) * decay_pairs).astype(cfg.dtype)
-  dq = dot(cfg, dscores_t, k, (0, 0)) + dot(cfg, do, state, (1, 1)) * fit_lanes(decay_start, cfg.key_dim)
-  dk = dot(cfg, dscores_t, q) + dot(cfg, v, dstate_low, (1, 1)) * fit_lanes(decay_end, cfg.key_dim)
-  dv = dot(cfg, scores_t, do) + dot(cfg, k, dstate_low) * fit_lanes(decay_end, cfg.value_dim)
-  q = (q.astype(jnp.float32) * fit_lanes(decay_start, cfg.key_dim)).astype(cfg.dtype)
-  dstate_ref[...] = common.scalar_decay(g, carry) * dstate + dot(cfg, q, do, (0, 0))
-  return dq, dk, dv
+  for i in both:
+    refs["dstate"][heads[i]] = decays.carry(heads[i]) * dstate[i] + update[i]
+  for name, values in (("dq", dq), ("dk", dk), ("dv", dv)):
+    common.store_pair(cfg, refs[name], start, pair, values)
 
 
-def backward(cfg: Config, q, k, v, g, saved, do, dfinal, tokens, ends, *, initial: bool):
+def backward(cfg: Config, q, k, v, rate, saved, do, dfinal, tokens, ends, *, initial: bool):
   """Calls the kernel.
 
   Args:
     cfg: static description.
-    q, k, v, g, tokens, ends: as in the forward call.
+    q, k, v, rate, tokens, ends: as in the forward call.
     saved: [B, blocks, H, K, V] of `cfg.dtype`, the states that the forward kernel saved.
     do: [B, T, H, V] of `cfg.dtype`, cotangent of the output.
     dfinal: [B, H, K, V] float32, cotangent of the final state, or None.
@@ -148,8 +127,8 @@ def backward(cfg: Config, q, k, v, g, saved, do, dfinal, tokens, ends, *, initia
   specs = common.Specs(cfg, backwards=True)
   key_rows, value_rows = specs.rows(cfg.key_dim), specs.rows(cfg.value_dim)
   q, k, v, do = (common.rows_of(cfg, x) for x in (q, k, v, do))
-  inputs = {"g": g, "q": q, "k": k, "v": v, "do": do, "saved": saved}
-  in_specs = [specs.decay(), key_rows, key_rows, value_rows, value_rows, specs.saved()]
+  inputs = {"rate": rate, "q": q, "k": k, "v": v, "do": do, "saved": saved}
+  in_specs = [specs.rate(), key_rows, key_rows, value_rows, value_rows, specs.saved()]
   if dfinal is not None:
     inputs["dfinal"] = dfinal
     in_specs.append(specs.state())
@@ -175,7 +154,7 @@ def backward(cfg: Config, q, k, v, g, saved, do, dfinal, tokens, ends, *, initia
           "dstate": pltpu.VMEM(state_shape, jnp.float32),
           "state": pltpu.VMEM(state_shape, jnp.float32),
           "states": pltpu.VMEM((cfg.chunks_per_block,) + state_shape, cfg.dtype),
-          "distances": Distances.scratch_shapes(cfg),
+          "decays": Decays.scratch_shapes(cfg),
       },
       name="gla_backward",
   )

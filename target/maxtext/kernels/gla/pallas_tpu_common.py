@@ -34,10 +34,11 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
 LANES = 128
-# Distance of what must not be seen. With g <= MAX_LOG_DECAY < 0, exp(g * FAR) is 0 and g * FAR does not overflow.
+# Distance of what must not be seen. With g <= MAX_LOG_DECAY < 0, exp(g * FAR) is 0, for -inf = g * FAR as well.
 FAR = 1e36
 # Stands for g = 0: exp(g * distance) is exactly 1 for every real distance, and still 0 for FAR.
 MAX_LOG_DECAY = -1e-30
+LOG2_E = 1.4426950408889634
 
 
 def on_tpu() -> bool:
@@ -195,34 +196,14 @@ def fit_lanes(x, dim: int):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def decay(g, distance):
-  """`exp(g * distance)` for `g <= MAX_LOG_DECAY` and distances in tokens or FAR."""
-  return jnp.exp(g * distance)
+def decay_rate(g):
+  """Log decays `[H]` to the rates `[1, H]` of base 2 that the kernels use, negative for g = 0 too."""
+  return (jnp.minimum(g.astype(jnp.float32), MAX_LOG_DECAY) * LOG2_E)[None]
 
 
-def scalar_decay(g, distance):
-  """`decay` of two scalars, as `[1, 1]`: the exponential exists for vectors only."""
-  return decay(jnp.full((1, 1), g, jnp.float32), distance)
-
-
-@dataclasses.dataclass(frozen=True)
-class Distances:
-  """VMEM refs with the distances in one chunk, see `fill_distances`."""
-
-  pairs: jax.Ref
-  start: jax.Ref
-  end: jax.Ref
-  keep: jax.Ref
-
-  @staticmethod
-  def scratch_shapes(cfg: Config) -> list:
-    c = cfg.chunk
-    return [
-        pltpu.VMEM((c, c), jnp.float32),
-        pltpu.VMEM((c, LANES), jnp.float32),
-        pltpu.VMEM((c, LANES), jnp.float32),
-        pltpu.VMEM((c, LANES), jnp.uint32),
-    ]
+def _exp(rate, distance):
+  """`exp(g * distance)` with `rate = g / log(2)`."""
+  return jnp.exp2(rate * distance)
 
 
 def _chunk_ends(cfg: Config, ends_ref, index):
@@ -232,45 +213,100 @@ def _chunk_ends(cfg: Config, ends_ref, index):
   return jnp.minimum(index * cfg.chunk, cfg.time), 1, jnp.minimum((index + 1) * cfg.chunk, cfg.time), 1
 
 
-def carry_distance(cfg: Config, ends_ref, index):
-  """Distance in tokens (float32 scalar) that the state is carried over by chunk `index`."""
-  position0, run0, position1, run1 = _chunk_ends(cfg, ends_ref, index)
-  distance = (position1 - position0).astype(jnp.float32) if not cfg.uniform else jnp.float32(cfg.chunk)
-  return jnp.where(run0 == run1, distance, FAR) if cfg.segmented else distance
+class Decays:
+  """The decays in one chunk.
 
+  `pairs(head)` [chunk, chunk]: from token to token, times `scale`, column by row or (transposed) row by column.
+  `start(head, dim)` [chunk, dim]: from the state before the chunk to a token, times `scale`.
+  `end(head, dim)` [chunk, dim]: from a token to the state after the chunk.
+  `carry(head)` [1, 1]: from the state before the chunk to the state after it.
 
-def fill_distances(cfg: Config, refs: Distances, tokens_ref, ends_ref, index, in_block, transposed: bool):
-  """Writes the distances of chunk `index` of the row, which is chunk `in_block` of its block.
-
-  pairs[i, j] from token j to token i (transposed: `pairs[j, i]`), start[i] from the state before the chunk to token i,
-  end[j] from token j to the state after the chunk; FAR where the two are not of one run, token j comes after token i or
-  a token is not real. keep: all bits set for real tokens, 0 for others.
+  VMEM holds the distances; where the chunks of a call are all alike (`cfg.uniform`), the decays themselves, by head.
   """
-  c = cfg.chunk
-  position0, run0, position1, run1 = _chunk_ends(cfg, ends_ref, index)
-  row = lax.broadcasted_iota(jnp.int32, (c, c), 1)
-  col = lax.broadcasted_iota(jnp.int32, (c, c), 0)
-  if cfg.segmented:
-    row_position = jnp.broadcast_to(tokens_ref[0, in_block, 0:1, :], (c, c))
-    row_run = jnp.broadcast_to(tokens_ref[0, in_block, 1:2, :], (c, c))
-    col_position, col_run = row_position.T, row_run.T
-  else:
-    token = index * c
-    row_position, col_position = (jnp.minimum(token + x + 1, cfg.time) for x in (row, col))
-    row_run, col_run = (jnp.where(token + x < cfg.time, 1, -1) for x in (row, col))
 
-  def distance(seen, tokens):
-    return jnp.where(seen, tokens.astype(jnp.float32), FAR)
+  def __init__(self, cfg: Config, refs: dict, transposed: bool):
+    self._cfg, self._transposed = cfg, transposed
+    self._rate_ref, self._tokens_ref, self._ends_ref = refs["rate"], refs.get("tokens"), refs.get("ends")
+    self._pairs_ref, self._start_ref, self._end_ref, keep_ref = refs["decays"]
+    self.keep_ref = None if cfg.uniform else keep_ref
+    self._carry_distance = jnp.float32(cfg.chunk)
 
-  if transposed:
-    pairs = distance((row_run == col_run) & (col_run > 0) & (row >= col), row_position - col_position)
-  else:
-    pairs = distance((row_run == col_run) & (col_run > 0) & (row <= col), col_position - row_position)
-  refs.pairs[...] = pairs
-  col_position, col_run = (_lanes(x) for x in (col_position, col_run))
-  refs.start[...] = distance(col_run == run0, col_position - position0)
-  refs.end[...] = distance(col_run == run1, position1 - col_position)
-  refs.keep[...] = jnp.where(col_run > 0, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))
+  @staticmethod
+  def scratch_shapes(cfg: Config) -> list:
+    lead = (cfg.heads, cfg.chunk) if cfg.uniform else (cfg.chunk,)
+    shapes = [pltpu.VMEM(lead + (n,), jnp.float32) for n in (cfg.chunk, LANES, LANES)]
+    return [*shapes, pltpu.VMEM((cfg.chunk, LANES), jnp.uint32)]
+
+  def rate(self, head):
+    return self._rate_ref[0, head]
+
+  def pairs(self, head):
+    return self._pairs_ref[head] if self._cfg.uniform else self._cfg.scale * _exp(self.rate(head), self._pairs_ref[...])
+
+  def start(self, head, dim: int):
+    x = self._start_ref[head] if self._cfg.uniform else self._cfg.scale * _exp(self.rate(head), self._start_ref[...])
+    return fit_lanes(x, dim)
+
+  def end(self, head, dim: int):
+    return fit_lanes(self._end_ref[head] if self._cfg.uniform else _exp(self.rate(head), self._end_ref[...]), dim)
+
+  def carry(self, head):
+    return _exp(jnp.full((1, 1), self.rate(head), jnp.float32), self._carry_distance)
+
+  def enter_row(self):
+    """To be called before the first chunk of a row."""
+    if not self._cfg.uniform:
+      return
+    pairs, start, end, _ = self._distances(0, 0)
+
+    @pl.loop(0, self._cfg.heads)
+    def _(head):
+      rate = self.rate(head)
+      self._pairs_ref[head] = self._cfg.scale * _exp(rate, pairs)
+      self._start_ref[head] = self._cfg.scale * _exp(rate, start)
+      self._end_ref[head] = _exp(rate, end)
+
+  def enter_chunk(self, block, in_block):
+    """To be called before the work on chunk `in_block` of a block."""
+    cfg = self._cfg
+    if cfg.uniform:
+      return
+    index = block * cfg.chunks_per_block + in_block
+    self._pairs_ref[...], self._start_ref[...], self._end_ref[...], self.keep_ref[...] = self._distances(index, in_block)
+    position0, run0, position1, run1 = _chunk_ends(cfg, self._ends_ref, index)
+    self._carry_distance = jnp.where(run0 == run1, (position1 - position0).astype(jnp.float32), FAR)
+
+  def _distances(self, index, in_block):
+    """Distances in chunk `index` of the row, chunk `in_block` of its block.
+
+    Returns:
+      pairs [chunk, chunk], start [chunk, LANES] and end [chunk, LANES], float32: FAR where the two ends are not of one run,
+      the token that acts comes after the other, or a token is not real; keep [chunk, LANES] uint32: all ones for real
+      tokens, 0 for others.
+    """
+    cfg, c = self._cfg, self._cfg.chunk
+    row = lax.broadcasted_iota(jnp.int32, (c, c), 1)
+    col = lax.broadcasted_iota(jnp.int32, (c, c), 0)
+    if cfg.segmented:
+      row_position = jnp.broadcast_to(self._tokens_ref[0, in_block, 0:1, :], (c, c))
+      row_run = jnp.broadcast_to(self._tokens_ref[0, in_block, 1:2, :], (c, c))
+      col_position, col_run = row_position.T, row_run.T
+    else:
+      row_position, col_position = (jnp.minimum(index * c + x + 1, cfg.time) for x in (row, col))
+      row_run, col_run = (jnp.where(index * c + x < cfg.time, 1, -1) for x in (row, col))
+    position0, run0, position1, run1 = _chunk_ends(cfg, self._ends_ref, index)
+
+    def distance(seen, tokens):
+      return jnp.where(seen, tokens.astype(jnp.float32), FAR)
+
+    between, order = row_position - col_position, row >= col
+    if not self._transposed:
+      between, order = -between, row <= col
+    pairs = distance((row_run == col_run) & (col_run > 0) & order, between)
+    col_position, col_run = _lanes(col_position), _lanes(col_run)
+    start = distance(col_run == run0, col_position - position0)
+    end = distance(col_run == run1, position1 - col_position)
+    return pairs, start, end, jnp.where(col_run > 0, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))
 
 
 def _lanes(x):
@@ -298,7 +334,6 @@ def pair_group(cfg: Config) -> int:
 def for_each_pair(cfg: Config, body):
   """Runs `body(pair)` for all pairs of heads, in a loop over unrolled groups so that the code stays small."""
   group = pair_group(cfg)
-
   def step(i, carry):
     for j in range(group):
       body(Pair(i * group, j))
@@ -326,7 +361,7 @@ class Specs:
     """Blocks of `[B, T * H, dim]`."""
     return pl.BlockSpec((1, self._cfg.block * self._cfg.heads, dim), lambda b, i: (b, self._block(i), 0))
 
-  def decay(self) -> pl.BlockSpec:
+  def rate(self) -> pl.BlockSpec:
     """`[1, H]`, read as scalars."""
     return pl.BlockSpec((1, self._cfg.heads), lambda b, i: (0, 0), memory_space=pltpu.SMEM)
 

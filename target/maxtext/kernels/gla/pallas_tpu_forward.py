@@ -23,50 +23,31 @@ https://arxiv.org/abs/2401.04658):
 """
 
 import jax
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
 from maxtext.kernels.gla import pallas_tpu_common as common
-from maxtext.kernels.gla.pallas_tpu_common import Config, Distances, decay, dot, fit_lanes
+from maxtext.kernels.gla.pallas_tpu_common import Config, Decays, dot
 
 
 def _kernel(cfg: Config, refs, initial: bool, save: bool, final: bool):
   """One block of tokens. Grid (B, blocks), the blocks of a row in order; the state stays in VMEM in between."""
-  g_ref, q_ref, k_ref, v_ref, o_ref, state_ref = (refs[n] for n in ("g", "q", "k", "v", "o", "state"))
-  tokens_ref, ends_ref = refs.get("tokens"), refs.get("ends")
-  distances = Distances(*refs["distances"])
+  state_ref, decays = refs["state"], Decays(cfg, refs, transposed=False)
   block = pl.program_id(1)
 
   @pl.when(block == 0)
   def _():
     state_ref[...] = refs["initial"][0] if initial else jnp.zeros_like(state_ref)
-    if cfg.uniform:
-      common.fill_distances(cfg, distances, tokens_ref, ends_ref, 0, 0, transposed=False)
+    decays.enter_row()
 
   if save:
     refs["saved"][0, 0] = state_ref[...].astype(cfg.dtype)
 
   @pl.loop(0, cfg.chunks_per_block)
   def _(in_block):
-    index = block * cfg.chunks_per_block + in_block
-    keep_ref = None
-    if not cfg.uniform:
-      common.fill_distances(cfg, distances, tokens_ref, ends_ref, index, in_block, transposed=False)
-      keep_ref = distances.keep
-    start = in_block * cfg.chunk
-    carry = common.carry_distance(cfg, ends_ref, index)
-
-    def pair_body(pair):
-      qs, ks, vs = (common.load_pair(cfg, ref, start, pair, keep_ref) for ref in (q_ref, k_ref, v_ref))
-      os = [
-          _head(cfg, g_ref[0, pair.head(i)], q, k, v, state_ref.at[pair.head(i)], distances, carry)
-          for i, (q, k, v) in enumerate(zip(qs, ks, vs))
-      ]
-      common.store_pair(cfg, o_ref, start, pair, os)
-
-    common.for_each_pair(cfg, pair_body)
+    decays.enter_chunk(block, in_block)
+    common.for_each_pair(cfg, lambda pair: _pair(cfg, refs, decays, in_block * cfg.chunk, pair))
 
   if final:
 
@@ -75,24 +56,35 @@ def _kernel(cfg: Config, refs, initial: bool, save: bool, final: bool):
       refs["final"][0] = state_ref[...]
 
 
-def _head(cfg: Config, g, q, k, v, state_ref, distances: Distances, carry):
-  """Output `[chunk, V]` of one head in one chunk; moves its state on."""
-  state = state_ref[...]
-  scores = dot(cfg, q, k, (1, 1)) * decay(g, distances.pairs[...])
-  inter = dot(cfg, q, state.astype(cfg.dtype)) * fit_lanes(decay(g, distances.start[...]), cfg.value_dim)
-  intra = dot(cfg, scores.astype(cfg.dtype), v)
-  k = (k.astype(jnp.float32) * fit_lanes(decay(g, distances.end[...]), cfg.key_dim)).astype(cfg.dtype)
-  state_ref[...] = common.scalar_decay(g, carry) * state + dot(cfg, k, v, (0, 0))
-  return cfg.scale * (intra + inter)
+def _pair(cfg: Config, refs, decays: Decays, start, pair):
+  """Outputs of two heads in one chunk; moves their states on.
+
+  The two go in step, so that the matrix unit has one's products to do while the other's results are on their way.
+  """
+  state_ref = refs["state"]
+  both = range(2)
+  heads = [pair.head(i) for i in both]
+  q, k, v = (common.load_pair(cfg, refs[n], start, pair, decays.keep_ref) for n in ("q", "k", "v"))
+  state = [state_ref[h] for h in heads]
+  scores = [dot(cfg, q[i], k[i], (1, 1)) for i in both]
+  inter = [dot(cfg, q[i], state[i].astype(cfg.dtype)) for i in both]
+  k = [(k[i].astype(jnp.float32) * decays.end(heads[i], cfg.key_dim)).astype(cfg.dtype) for i in both]
+  update = [dot(cfg, k[i], v[i], (0, 0)) for i in both]
+  scores = [(scores[i] * decays.pairs(heads[i])).astype(cfg.dtype) for i in both]
+  intra = [dot(cfg, scores[i], v[i]) for i in both]
+  o = [intra[i] + inter[i] * decays.start(heads[i], cfg.value_dim) for i in both]
+  for i in both:
+    state_ref[heads[i]] = decays.carry(heads[i]) * state[i] + update[i]
+  common.store_pair(cfg, refs["o"], start, pair, o)
 
 
-def forward(cfg: Config, q, k, v, g, initial_state, tokens, ends, *, save: bool, final: bool):
+def forward(cfg: Config, q, k, v, rate, initial_state, tokens, ends, *, save: bool, final: bool):
   """Calls the kernel.
 
   Args:
     cfg: static description.
     q, k, v: [B, T, H, K], [B, T, H, K], [B, T, H, V] of `cfg.dtype`.
-    g: [1, H] float32, `<= MAX_LOG_DECAY`.
+    rate: [1, H] float32, see `common.decay_rate`.
     initial_state: [B, H, K, V] float32 or None.
     tokens, ends: positions and runs, see `common.kernel_layout`, or None.
     save: whether to save the state at the start of each block.
@@ -103,8 +95,8 @@ def forward(cfg: Config, q, k, v, g, initial_state, tokens, ends, *, save: bool,
   """
   specs = common.Specs(cfg)
   q, k, v = (common.rows_of(cfg, x) for x in (q, k, v))
-  inputs = {"g": g, "q": q, "k": k, "v": v}
-  in_specs = [specs.decay(), specs.rows(cfg.key_dim), specs.rows(cfg.key_dim), specs.rows(cfg.value_dim)]
+  inputs = {"rate": rate, "q": q, "k": k, "v": v}
+  in_specs = [specs.rate(), specs.rows(cfg.key_dim), specs.rows(cfg.key_dim), specs.rows(cfg.value_dim)]
   if initial_state is not None:
     inputs["initial"] = initial_state
     in_specs.append(specs.state())
@@ -124,7 +116,7 @@ def forward(cfg: Config, q, k, v, g, initial_state, tokens, ends, *, save: bool,
       inputs,
       in_specs,
       outputs,
-      scratch={"state": pltpu.VMEM(state_shape, jnp.float32), "distances": Distances.scratch_shapes(cfg)},
+      scratch={"state": pltpu.VMEM(state_shape, jnp.float32), "decays": Decays.scratch_shapes(cfg)},
       name="gla_forward",
   )
   return common.rows_of(cfg, results["o"]), results.get("saved"), results.get("final")
