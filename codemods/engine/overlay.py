@@ -14,6 +14,8 @@ from codemods.engine.anchors import AnchoredFile, AnchorError
 from codemods.engine.edits import Edit, apply, settle
 from codemods.engine.source import decode
 from codemods.engine.tree import UnparsableError
+from codemods.maps import symbols
+from codemods.maps.symbols import SymbolTable
 from codemods.rules.base import Rule
 from codemods.upstream import Upstream, require_target, resolve_upstream
 
@@ -122,6 +124,7 @@ def plan(upstream: Upstream, new_files: Path, integrations: Iterable[Integration
             steps.setdefault(step.path, []).append((integration.rule.id, step))
     for path, todo in steps.items():
         _edit(made, path, todo)
+    made.missing += _unresolved(made)
     made.missing.sort(key=lambda m: (m.rule, m.path))
     return made
 
@@ -182,6 +185,51 @@ def run_steps(
             except SyntaxError as error:
                 raise UnparsableError(f"edited, it would be no Python: {error}") from None
     return edits, missing
+
+
+def _unresolved(made: Overlay) -> Iterator[Missing]:
+    """What the new files import and neither upstream nor they have."""
+    imports = [
+        (path, name)
+        for path, source in made.added.items()
+        if path.endswith(".py")
+        for name in _imported(source.read_bytes())
+    ]
+    sources: dict[str, bytes | None] = {}
+    for _, name in imports:
+        parts = name.split(".")
+        for depth in range(1, len(parts) + 1):
+            stem = "/".join(parts[:depth])
+            for path in (f"{stem}.py", f"{stem}/__init__.py"):
+                if path not in sources and (data := _content(made, path)) is not None:
+                    sources[path] = data
+    table = SymbolTable.from_sources({symbols.canonical(p): data for p, data in sources.items()})
+    for path, name in imports:
+        if not table.exists(name):
+            yield Missing(path, "CHK006", f"it imports `{name}`, which this upstream does not have")
+
+
+def _imported(source: bytes) -> set[str]:
+    """The modules, and the names in modules, that a file imports from the package."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in names if name.split(".")[0] == PACKAGE}
+
+
+def _content(made: Overlay, path: str) -> bytes | None:
+    """A file of the package as the overlay has it."""
+    if path in made.added:
+        return made.added[path].read_bytes()
+    if path in made.edited:
+        return made.edited[path]
+    try:
+        return (made.upstream.python_root / path).read_bytes()
+    except OSError:
+        return None
 
 
 def write_overlay(made: Overlay, stage: Path) -> None:

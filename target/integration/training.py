@@ -107,7 +107,7 @@ def _counts(file: AnchoredFile) -> None:
 def _bias_update(file: AnchoredFile) -> None:
     step = file.module.function("train_step")
     named = 'getattr(config, "model_name", "").startswith("deepseek4")'
-    step.replace_all(named, f"{named} or {_IS_LING2}")
+    step.replace_all(named, f"(\n    {named}\n    or {_IS_LING2}\n)")
     every = step.statement("flat_intermediates = traverse_util.flatten_dict(...)").branch_of()
     every.statement("max_logging.log(...)").only_if(_IS_LING2.replace("==", "!="))
     every.statement("node.bias.value = node.bias.value + jnp.array(update_val)").insert_after(
@@ -230,8 +230,10 @@ INTEGRATIONS = (
                         "from maxtext.common.common_types import DecoderBlockType\n"
                         "from maxtext.common.goodput import record_goodput\n\n\n"
                         "def train_step(config, aux, node):\n"
-                        '  if getattr(config, "model_name", "").startswith("deepseek4") or '
-                        'getattr(config, "decoder_block", None) == DecoderBlockType.LING2:\n'
+                        "  if (\n"
+                        '      getattr(config, "model_name", "").startswith("deepseek4")\n'
+                        '      or getattr(config, "decoder_block", None) == DecoderBlockType.LING2\n'
+                        "  ):\n"
                         '    if getattr(config, "decoder_block", None) != DecoderBlockType.LING2:\n'
                         '      max_logging.log("updating")\n'
                         '    flat_intermediates = traverse_util.flatten_dict(aux.get("outputs"))\n'
