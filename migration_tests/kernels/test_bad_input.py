@@ -187,7 +187,7 @@ def test_float64_is_for_the_plain_implementations() -> None:
 def test_pallas_on_a_backend_without_tpu_or_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     with pytest.raises(
-        ValueError, match="implementation 'pallas_tpu' runs on a TPU, .* not on gpu; use 'xla'"
+        ValueError, match=r"implementation 'pallas_tpu' runs on a TPU, .* not on gpu; use 'xla'"
     ):
         chunk_gla(**good(implementation="pallas_tpu"))
 

@@ -100,7 +100,7 @@ def _plan(g_gamma: jax.Array, layout: TokenLayout | None, seq_len: int, chunk_si
     # [B, 1, C, 1] for queries and keys alike, with the head's axis left open; [B, 1, 1, 1] at the chunk's ends.
     position, run, start_position, start_run, end_position, end_run = (x[:, None, :, None] for x in chunk)
     g = g_gamma[:, None, None]
-    seen = causal & (run == run.swapaxes(-1, -2)) & (run > 0)
+    seen = causal & (run == run.swapaxes(-1, -2))
     # The barrier keeps XLA from working out mask and distances anew for every head, which costs more than the exp.
     seen, distance = lax.optimization_barrier((seen, position - position.swapaxes(-1, -2)))
     return _Decays(
