@@ -416,10 +416,13 @@ def _run(
 
 
 def _reason(stderr: str, status: int) -> str:
-    """The lines of a child's stderr that say why it failed."""
+    """The lines of a child's stderr that say why it failed; what crash reporters add is left out."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     said = [
-        line for line in lines if re.search(r"[Ee]rror|failed|failure|exceed|took longer", line)
+        line
+        for line in lines
+        if re.search(r"[Ee]rror|failed:|LLO_CHECK|exceed|took longer", line)
+        and not re.search(r"coredump|stack trace", line)
     ]
     return " | ".join(line[:400] for line in (said or lines)[-3:]) or f"exit status {status}"
 
@@ -428,19 +431,25 @@ def _measure_kernel(
     spec: str, topology: str, index: int, trips: int | None, folder: Path, timeout: float
 ) -> tuple[Part, list[str]]:
     """One kernel alone. -> its part, and why a figure is missing."""
-    dumps, profiles, out = folder / "llo", folder / "profiles", folder / "compiled.json"
-    for made in (dumps, profiles):
-        made.mkdir(parents=True)
-    dump = (
-        f"--xla_jf_dump_to={dumps} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex="
-        "(final_hlo-static-per-bundle-utilization|pre-finalize-registers-and-allocations)"
-    )
-    simulate = f"--xla_jf_dump_static_llo_profile_to={profiles}"
-    status, stderr = _run(spec, topology, index, f"{dump} {simulate}", out, timeout)
+    profiles, out = folder / "profiles", folder / "compiled.json"
+    profiles.mkdir(parents=True)
+
+    def compile_into(dumps: Path, *flags: str) -> tuple[int, str]:
+        dumps.mkdir()
+        dump = (
+            f"--xla_jf_dump_to={dumps} --xla_jf_dump_llo_text=true "
+            "--xla_jf_dump_llo_pass_label_regex="
+            "(final_hlo-static-per-bundle-utilization|pre-finalize-registers-and-allocations)"
+        )
+        return _run(spec, topology, index, " ".join([dump, *flags]), out, timeout)
+
+    dumps = folder / "dumps"
+    status, stderr = compile_into(dumps, f"--xla_jf_dump_static_llo_profile_to={profiles}")
     why = "the simulator gave no figure"
     if status == -signal.SIGABRT:
         why = f"the simulator ended the process: {_reason(stderr, status)}"
-        status, stderr = _run(spec, topology, index, dump, out, timeout)
+        dumps = folder / "dumps_not_simulated"
+        status, stderr = compile_into(dumps)
     if status != 0:
         raise CostError(
             f"{spec}, kernel {index} alone does not compile for {topology}: {_reason(stderr, status)}"
