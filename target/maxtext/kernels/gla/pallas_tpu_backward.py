@@ -25,6 +25,8 @@ gradient of the state after it (the chunkwise form of https://arxiv.org/abs/2401
 A is wanted only transposed and dA both ways, so the kernel makes A^T = (k q^T) * D^T and dA^T = (v do^T) * D^T.
 """
 
+import functools
+
 import jax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -49,16 +51,11 @@ def _kernel(cfg: Config, refs, seeded: bool, initial: bool):
   state_ref[...] = refs["saved"][0, 0].astype(jnp.float32)
   refs["states"][0] = refs["saved"][0, 0]
 
-  @pl.loop(0, cfg.chunks_per_block - 1)
-  def _(in_block):
-    decays.enter_chunk(block, in_block)
-    common.for_each_pair(cfg, lambda pair: _pair_states(cfg, refs, decays, in_block, pair))
-
-  @pl.loop(0, cfg.chunks_per_block)
-  def _(i):
-    in_block = cfg.chunks_per_block - 1 - i
-    decays.enter_chunk(block, in_block)
-    common.for_each_pair(cfg, lambda pair: _pair_gradients(cfg, refs, decays, in_block, pair))
+  enter_chunk = functools.partial(decays.enter_chunk, block)
+  pair_states = functools.partial(_pair_states, cfg, refs, decays, block)
+  pair_gradients = functools.partial(_pair_gradients, cfg, refs, decays, block)
+  common.for_each_pair(cfg, cfg.chunks_per_block - 1, enter_chunk, pair_states)
+  common.for_each_pair(cfg, cfg.chunks_per_block, enter_chunk, pair_gradients, reverse=True)
 
   if initial:
 
@@ -67,18 +64,18 @@ def _kernel(cfg: Config, refs, seeded: bool, initial: bool):
       refs["dinitial"][0] = dstate_ref[...]
 
 
-def _pair_states(cfg: Config, refs, decays: Decays, in_block, pair):
+def _pair_states(cfg: Config, refs, decays: Decays, block, in_block, pair):
   """Recomputes the states of two heads after chunk `in_block` from those before it."""
   ks, vs = (common.load_pair(cfg, refs[n], in_block * cfg.chunk, pair, decays.keep_ref) for n in ("k", "v"))
   for i, (k, v) in enumerate(zip(ks, vs)):
     head = pair.head(i)
     k = (k.astype(jnp.float32) * decays.end(head, cfg.key_dim)).astype(cfg.dtype)
-    state = decays.carry(head) * refs["state"][head] + dot(cfg, k, v, (0, 0))
+    state = decays.carry(head, block, in_block) * refs["state"][head] + dot(cfg, k, v, (0, 0))
     refs["state"][head] = state
     refs["states"][in_block + 1, head] = state.astype(cfg.dtype)
 
 
-def _pair_gradients(cfg: Config, refs, decays: Decays, in_block, pair):
+def _pair_gradients(cfg: Config, refs, decays: Decays, block, in_block, pair):
   """dq, dk, dv of two heads in one chunk; moves their dS back.
 
   The two heads go in step and products come before what waits for them, so that the matrix unit is kept busy.
@@ -105,7 +102,7 @@ def _pair_gradients(cfg: Config, refs, decays: Decays, in_block, pair):
   dq = [dot(cfg, dscores_t[i], k[i], (0, 0)) + dq_inter[i] * decays.start(heads[i], key_dim) for i in both]
 
   for i in both:
-    refs["dstate"][heads[i]] = decays.carry(heads[i]) * dstate[i] + update[i]
+    refs["dstate"][heads[i]] = decays.carry(heads[i], block, in_block) * dstate[i] + update[i]
   for name, values in (("dq", dq), ("dk", dk), ("dv", dv)):
     common.store_pair(cfg, refs[name], start, pair, values)
 

@@ -147,13 +147,13 @@ def load_pair(cfg: Config, ref, start, pair: Pair, keep_ref=None):
   """
   dim, rows = ref.shape[-1], _rows_view(cfg, ref, start, pair)
   if not cfg.packed:
-    x = [rows[pl.ds(2 * pair.offset + i, cfg.chunk, stride=cfg.heads), :] for i in range(2)]
+    x = [_load_strided(rows, pl.ds(2 * pair.offset + i, cfg.chunk, stride=cfg.heads), dim) for i in range(2)]
     if keep_ref is not None:
       keep = fit_lanes(keep_ref[...], dim) != 0
       x = [jnp.where(keep, y, 0) for y in x]
     return x
   words = rows.bitcast(jnp.uint32)
-  even, odd = (words[_words_of_parity(cfg, pair, i), :] for i in range(2))
+  even, odd = (_load_strided(words, _words_of_parity(cfg, pair, i), dim) for i in range(2))
   if keep_ref is not None:
     even &= fit_lanes(keep_ref[pl.ds(0, cfg.chunk // 2, stride=2), :], dim)
     odd &= fit_lanes(keep_ref[pl.ds(1, cfg.chunk // 2, stride=2), :], dim)
@@ -165,12 +165,26 @@ def store_pair(cfg: Config, ref, start, pair: Pair, pair_values):
   rows = _rows_view(cfg, ref, start, pair)
   if not cfg.packed:
     for i, value in enumerate(pair_values):
-      rows[pl.ds(2 * pair.offset + i, cfg.chunk, stride=cfg.heads), :] = value.astype(ref.dtype)
+      _store_strided(rows, pl.ds(2 * pair.offset + i, cfg.chunk, stride=cfg.heads), value.astype(ref.dtype))
     return
   words = rows.bitcast(jnp.uint32)
   values = _swap_halves(*(pltpu.bitcast(x.astype(cfg.dtype), jnp.uint32) for x in pair_values))
   for i, value in enumerate(values):
-    words[_words_of_parity(cfg, pair, i), :] = value
+    _store_strided(words, _words_of_parity(cfg, pair, i), value)
+
+
+def _lane_tiles(dim: int) -> list[slice]:
+  """Loads and stores with a stride take no more than one tile of lanes."""
+  return [slice(i, min(i + LANES, dim)) for i in range(0, dim, LANES)]
+
+
+def _load_strided(ref, rows, dim: int):
+  return jnp.concatenate([ref[rows, lanes] for lanes in _lane_tiles(dim)], axis=1)
+
+
+def _store_strided(ref, rows, value):
+  for lanes in _lane_tiles(value.shape[1]):
+    ref[rows, lanes] = value[:, lanes]
 
 
 def _words_of_parity(cfg: Config, pair: Pair, parity: int):
@@ -219,7 +233,7 @@ class Decays:
   `pairs(head)` [chunk, chunk]: from token to token, times `scale`, column by row or (transposed) row by column.
   `start(head, dim)` [chunk, dim]: from the state before the chunk to a token, times `scale`.
   `end(head, dim)` [chunk, dim]: from a token to the state after the chunk.
-  `carry(head)` [1, 1]: from the state before the chunk to the state after it.
+  `carry(head, block, in_block)` [1, 1]: from the state before the chunk to the state after it.
 
   VMEM holds the distances; where the chunks of a call are all alike (`cfg.uniform`), the decays themselves, by head.
   """
@@ -229,7 +243,6 @@ class Decays:
     self._rate_ref, self._tokens_ref, self._ends_ref = refs["rate"], refs.get("tokens"), refs.get("ends")
     self._pairs_ref, self._start_ref, self._end_ref, keep_ref = refs["decays"]
     self.keep_ref = None if cfg.uniform else keep_ref
-    self._carry_distance = jnp.float32(cfg.chunk)
 
   @staticmethod
   def scratch_shapes(cfg: Config) -> list:
@@ -250,8 +263,13 @@ class Decays:
   def end(self, head, dim: int):
     return fit_lanes(self._end_ref[head] if self._cfg.uniform else _exp(self.rate(head), self._end_ref[...]), dim)
 
-  def carry(self, head):
-    return _exp(jnp.full((1, 1), self.rate(head), jnp.float32), self._carry_distance)
+  def carry(self, head, block, in_block):
+    cfg = self._cfg
+    distance = jnp.float32(cfg.chunk)
+    if not cfg.uniform:
+      position0, run0, position1, run1 = _chunk_ends(cfg, self._ends_ref, block * cfg.chunks_per_block + in_block)
+      distance = jnp.where(run0 == run1, (position1 - position0).astype(jnp.float32), FAR)
+    return _exp(jnp.full((1, 1), self.rate(head), jnp.float32), distance)
 
   def enter_row(self):
     """To be called before the first chunk of a row."""
@@ -269,12 +287,8 @@ class Decays:
   def enter_chunk(self, block, in_block):
     """To be called before the work on chunk `in_block` of a block."""
     cfg = self._cfg
-    if cfg.uniform:
-      return
     index = block * cfg.chunks_per_block + in_block
     self._pairs_ref[...], self._start_ref[...], self._end_ref[...], self.keep_ref[...] = self._distances(index, in_block)
-    position0, run0, position1, run1 = _chunk_ends(cfg, self._ends_ref, index)
-    self._carry_distance = jnp.where(run0 == run1, (position1 - position0).astype(jnp.float32), FAR)
 
   def _distances(self, index, in_block):
     """Distances in chunk `index` of the row, chunk `in_block` of its block.
@@ -326,23 +340,30 @@ def dot(cfg: Config, a, b, contract=(1, 0)):
 
 
 def pair_group(cfg: Config) -> int:
-  """Pairs of heads that are unrolled together: all of them, or 8 (16 rows, the tile of bfloat16) where there are many."""
+  """Pairs of heads that are unrolled together: 8 (16 rows, the tile of bfloat16), or all where that does not divide."""
   pairs = cfg.heads // 2
   return 8 if pairs % 8 == 0 else pairs
 
 
-def for_each_pair(cfg: Config, body):
-  """Runs `body(pair)` for all pairs of heads, in a loop over unrolled groups so that the code stays small."""
+def for_each_pair(cfg: Config, chunks: int, enter_chunk, body, reverse: bool = False):
+  """Runs `enter_chunk(in_block)` and then `body(in_block, pair)` for all pairs of heads, for the first `chunks` chunks of
+  the block. One loop over chunks and groups of pairs, which are unrolled: enough work for the matrix unit in little code.
+  """
   group = pair_group(cfg)
-  def step(i, carry):
-    for j in range(group):
-      body(Pair(i * group, j))
-    return carry
+  groups = cfg.heads // 2 // group
 
-  if group == cfg.heads // 2:
-    step(0, 0)
-  else:
-    lax.fori_loop(0, cfg.heads // 2 // group, step, 0)
+  @pl.loop(0, chunks * groups)
+  def _(i):
+    in_block, first = (i, 0) if groups == 1 else (i // groups, (i % groups) * group)
+    if reverse:
+      in_block = chunks - 1 - in_block
+    if not cfg.uniform:
+      if groups == 1:
+        enter_chunk(in_block)
+      else:
+        pl.when(first == 0)(lambda: enter_chunk(in_block))
+    for j in range(group):
+      body(in_block, Pair(first, j))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

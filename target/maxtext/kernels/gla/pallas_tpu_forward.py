@@ -22,6 +22,8 @@ https://arxiv.org/abs/2401.04658):
   S <- exp(g C) S + (R * k)^T v
 """
 
+import functools
+
 import jax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -44,10 +46,12 @@ def _kernel(cfg: Config, refs, initial: bool, save: bool, final: bool):
   if save:
     refs["saved"][0, 0] = state_ref[...].astype(cfg.dtype)
 
-  @pl.loop(0, cfg.chunks_per_block)
-  def _(in_block):
-    decays.enter_chunk(block, in_block)
-    common.for_each_pair(cfg, lambda pair: _pair(cfg, refs, decays, in_block * cfg.chunk, pair))
+  common.for_each_pair(
+      cfg,
+      cfg.chunks_per_block,
+      functools.partial(decays.enter_chunk, block),
+      functools.partial(_pair, cfg, refs, decays, block),
+  )
 
   if final:
 
@@ -56,12 +60,12 @@ def _kernel(cfg: Config, refs, initial: bool, save: bool, final: bool):
       refs["final"][0] = state_ref[...]
 
 
-def _pair(cfg: Config, refs, decays: Decays, start, pair):
+def _pair(cfg: Config, refs, decays: Decays, block, in_block, pair):
   """Outputs of two heads in one chunk; moves their states on.
 
   The two go in step, so that the matrix unit has one's products to do while the other's results are on their way.
   """
-  state_ref = refs["state"]
+  state_ref, start = refs["state"], in_block * cfg.chunk
   both = range(2)
   heads = [pair.head(i) for i in both]
   q, k, v = (common.load_pair(cfg, refs[n], start, pair, decays.keep_ref) for n in ("q", "k", "v"))
@@ -74,7 +78,7 @@ def _pair(cfg: Config, refs, decays: Decays, start, pair):
   intra = [dot(cfg, scores[i], v[i]) for i in both]
   o = [intra[i] + inter[i] * decays.start(heads[i], cfg.value_dim) for i in both]
   for i in both:
-    state_ref[heads[i]] = decays.carry(heads[i]) * state[i] + update[i]
+    state_ref[heads[i]] = decays.carry(heads[i], block, in_block) * state[i] + update[i]
   common.store_pair(cfg, refs["o"], start, pair, o)
 
 
