@@ -12,6 +12,7 @@ from flax import nnx
 from flax.linen import logical_axis_rules
 from maxtext.common import ling2_layers
 from maxtext.common.common_types import MODEL_MODE_TRAIN
+from maxtext.layers import attention_gla
 from maxtext.layers.attention_gla import BailingMoeV2LinearAttention
 from maxtext.layers.attention_mla import MLA
 from maxtext.layers.linears import MlpBlock
@@ -116,7 +117,10 @@ class TestLayers:
         assert kv_cache is None
 
     def test_dispatch(self) -> None:
-        for scan, layer_class in ((False, ling2.Ling2DecoderLayer), (True, ling2.Ling2ScannableBlock)):
+        for scan, layer_class in (
+            (False, ling2.Ling2DecoderLayer),
+            (True, ling2.Ling2ScannableBlock),
+        ):
             model = abstract_model(layers_config((6, 3, 1), scan_layers=scan, mtp_num_layers=1))
             assert model.decoder.get_decoder_layers() == [layer_class]
             transformer_layer = model.mtp_block.mtp_layer_1.transformer_layer
@@ -153,7 +157,9 @@ class TestNames:
 
     def test_scanned(self) -> None:
         paths = weight_paths(abstract_model(layers_config((9, 3, 1), scan_layers=True)))
-        layers = {"/".join(path.split("/")[1:3]) for path in paths if "layers" in path.split("/")[1]}
+        layers = {
+            "/".join(path.split("/")[1:3]) for path in paths if "layers" in path.split("/")[1]
+        }
         assert {name for name in layers if not name.startswith("dense_layers_0/")} == {
             *(f"layers/layer_{i}" for i in range(3)),
             *(f"layers_remainder/layer_{i}" for i in range(2)),
@@ -177,40 +183,46 @@ class TestNames:
         assert model.decoder.moe_layers_0.self_attention.dense.kernel.dtype == jnp.bfloat16
 
 
+def forward_and_gradients(
+    config: Any, tensors: weights.Tensors
+) -> tuple[Any, Any, weights.Tensors]:
+    """Returns logits, what was recorded, and gradients of a projection of the logits."""
+    tokens = tokens_of(config)
+    graphdef, params, rest = nnx.split(models.make_model(config, tensors), nnx.Param, ...)
+    cotangent = jax.random.normal(jax.random.key(1), (*tokens.shape, config.vocab_size))
+
+    def loss(params: Any) -> Any:
+        merged = nnx.merge(graphdef, params, rest, copy=True)
+        logits = merged(tokens, models.positions_of(tokens), enable_dropout=False)
+        recorded = nnx.pop(merged, nnx.Intermediate).to_pure_dict()
+        return jnp.mean(logits * cotangent), (logits, recorded)
+
+    (_, aux), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    flat = {path: np.asarray(value.get_value()) for path, value in nnx.to_flat_state(gradient)}
+    return *aux, flat
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "-".join(map(str, shape)))
 class TestScanEqualsLoop:
     """RFC-0002, phase 2."""
 
     def test_forward_and_gradients(self, shape: tuple[Any, ...]) -> None:
-        results = {}
-        unscanned = models.random_tensors(abstract_model(layers_config(shape, scan_layers=False)))
-        for scan in (False, True):
-            config = layers_config(shape, scan_layers=scan, remat_policy="full")
-            tensors = weights.scanned(unscanned, config) if scan else unscanned
-            tokens = tokens_of(config)
-            model = models.make_model(config, tensors)
-            graphdef, params, rest = nnx.split(model, nnx.Param, ...)
-            cotangent = jax.random.normal(jax.random.key(1), (*tokens.shape, config.vocab_size))
-
-            def loss(params: Any, graphdef: Any = graphdef, rest: Any = rest) -> Any:
-                merged = nnx.merge(graphdef, params, rest, copy=True)
-                logits = merged(tokens, models.positions_of(tokens), enable_dropout=False)
-                recorded = nnx.pop(merged, nnx.Intermediate).to_pure_dict()
-                return jnp.mean(logits * cotangent), (logits, recorded)
-
-            (_, aux), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-            flat = {path: value.get_value() for path, value in nnx.to_flat_state(gradient)}
-            results[scan] = (*aux, flat, config)
-        (logits, recorded, gradients, _), (scanned_logits, scanned_recorded, actual, config) = (
-            results[False],
-            results[True],
+        loop_config = layers_config(shape, scan_layers=False, remat_policy="full")
+        config = layers_config(shape, scan_layers=True, remat_policy="full")
+        unscanned = models.random_tensors(abstract_model(loop_config))
+        logits, recorded, gradients = forward_and_gradients(loop_config, unscanned)
+        scanned_logits, scanned_recorded, actual = forward_and_gradients(
+            config, weights.scanned(unscanned, config)
         )
         assert relative(scanned_logits, logits) <= TOLERANCE
         biases = {path: tensor for path, tensor in unscanned.items() if path not in gradients}
         expected = weights.scanned(gradients | biases, config)
         errors = {path: relative(actual[path], expected[path]) for path in actual}
         assert set(actual) == {path for path in expected if path[-2:] != ("gate", "bias")}
-        print(shape, f"logits {relative(scanned_logits, logits):.1e}, gradients {max(errors.values()):.1e}")
+        print(
+            shape,
+            f"logits {relative(scanned_logits, logits):.1e}, gradients {max(errors.values()):.1e}",
+        )
         assert max(errors.values()) <= TOLERANCE, max(errors, key=lambda path: errors[path])
         # Every MoE layer records its expert counts, and both ways the same ones.
         pattern = ling2_layers.pattern_of(config)
@@ -280,12 +292,12 @@ class TestEveryLayerCounts:
     def test_index_of_each_layer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The decays that a scanned model uses are those of the layers' indices in the whole model."""
         seen: list[int] = []
-        from maxtext.layers import attention_gla
-
         log_decay = attention_gla.gla_log_decay
 
         def record(num_heads: int, layer_idx: Any, *args: Any) -> Any:
-            jax.debug.callback(lambda index: seen.append(int(index)), jnp.asarray(layer_idx), ordered=True)
+            jax.debug.callback(
+                lambda index: seen.append(int(index)), jnp.asarray(layer_idx), ordered=True
+            )
             return log_decay(num_heads, layer_idx, *args)
 
         monkeypatch.setattr(attention_gla, "gla_log_decay", record)

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -159,11 +158,15 @@ def test_thirty_steps(run_training: Any, mtp: int) -> None:
     assert losses[-1] < 0.7 * losses[0]
     np.testing.assert_allclose(scan.series("loss"), losses, rtol=2e-4)
     np.testing.assert_allclose(scan.series("loss")[:5], losses[:5], rtol=1e-5)
-    print(f"mtp={mtp} loss {losses[0]:.4f} -> {losses[-1]:.4f};",
-          f"scan differs by {np.abs(np.divide(scan.series('loss'), losses) - 1).max():.1e}")
+    print(
+        f"mtp={mtp} loss {losses[0]:.4f} -> {losses[-1]:.4f};",
+        f"scan differs by {np.abs(np.divide(scan.series('loss'), losses) - 1).max():.1e}",
+    )
     # The loss is the sum of its parts.
     for step in scan.metrics:
-        parts = [step[f"learning/{n}"] for n in ("lm_loss", "mtp_loss", "moe_lb_loss", "router_z_loss")]
+        parts = [
+            step[f"learning/{n}"] for n in ("lm_loss", "mtp_loss", "moe_lb_loss", "router_z_loss")
+        ]
         assert sum(parts) == pytest.approx(step["learning/loss"], rel=1e-5)
         assert (parts[1] > 0) == (mtp > 0)
         assert parts[3] > 0

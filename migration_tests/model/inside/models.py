@@ -69,7 +69,9 @@ def make_config(model_name: str = "ling2", **overrides: Any) -> Any:
     """Returns the config of a small model; `overrides` are MaxText options."""
     options = RUN | (TINY if model_name == "ling2" else {}) | overrides
     base = os.path.join(MAXTEXT_CONFIGS_DIR, "base.yml")
-    return pyconfig.initialize(["checks", base], model_name=model_name, run_name="checks", **options)
+    return pyconfig.initialize(
+        ["checks", base], model_name=model_name, run_name="checks", **options
+    )
 
 
 def make_mesh(config: Any) -> jax.sharding.Mesh:
