@@ -84,13 +84,15 @@ def _plan(g_gamma: jax.Array, layout: TokenLayout | None, seq_len: int, chunk_si
       key = _decay(g, (length - 1 - index)[:, None], (index < length)[:, None])
       return _Decays(within, query, key, jnp.exp(g * length.astype(g.dtype)))
 
+    if tail == 0:
+      whole = dense(jnp.int32(chunk_size))  # the same for all chunks: worked out once, outside of the scan
+      return _Plan(chunk_size, num_chunks, seq_len, None, lambda _: whole, None)
     lengths = jnp.minimum(chunk_size, seq_len - chunk_size * jnp.arange(num_chunks))
     return _Plan(chunk_size, num_chunks, seq_len, lengths, dense, None)
 
-  # The filled up tail continues the last position and run, as padding.
+  # The filled up tail continues the last position and run: nothing decays over it, and its rows are zeros.
   position = jnp.pad(layout.position, ((0, 0), (0, tail)), mode="edge")
   run = jnp.pad(layout.run, ((0, 0), (0, tail)), mode="edge")
-  run = jnp.where(jnp.arange(run.shape[1]) < seq_len, run, -jnp.abs(run))
   position, run = (x.reshape(x.shape[0], num_chunks, chunk_size).transpose(1, 0, 2) for x in (position, run))
   end_position, end_run = position[:, :, -1:], jnp.abs(run[:, :, -1:])
   start_position = jnp.concatenate([jnp.zeros_like(end_position[:1]), end_position[:-1]])
