@@ -66,7 +66,10 @@ def _kernel(cfg: Config, refs, seeded: bool, initial: bool):
 
 def _pair_states(cfg: Config, refs, decays: Decays, block, in_block, pair):
   """Recomputes the states of two heads after chunk `in_block` from those before it."""
-  ks, vs = (common.load_pair(cfg, refs[n], in_block * cfg.chunk, pair, decays.keep_ref) for n in ("k", "v"))
+  ks, vs = (
+      common.load_pair(cfg, refs[n], dim, in_block * cfg.chunk, pair, decays.keep_ref)
+      for n, dim in (("k", cfg.key_dim), ("v", cfg.value_dim))
+  )
   for i, (k, v) in enumerate(zip(ks, vs)):
     head = pair.head(i)
     k = (k.astype(jnp.float32) * decays.end(head, cfg.key_dim)).astype(cfg.dtype)
@@ -83,7 +86,10 @@ def _pair_gradients(cfg: Config, refs, decays: Decays, block, in_block, pair):
   both, key_dim, value_dim, dtype = range(2), cfg.key_dim, cfg.value_dim, cfg.dtype
   heads = [pair.head(i) for i in both]
   start = in_block * cfg.chunk
-  q, k, v, do = (common.load_pair(cfg, refs[n], start, pair, decays.keep_ref) for n in ("q", "k", "v", "do"))
+  q, k, v, do = (
+      common.load_pair(cfg, refs[n], dim, start, pair, decays.keep_ref)
+      for n, dim in (("q", key_dim), ("k", key_dim), ("v", value_dim), ("do", value_dim))
+  )
   state = [refs["states"][in_block, h] for h in heads]
   dstate = [refs["dstate"][h] for h in heads]
   dstate_low = [x.astype(dtype) for x in dstate]
@@ -122,31 +128,22 @@ def backward(cfg: Config, q, k, v, rate, saved, do, dfinal, tokens, ends, *, ini
     dq, dk, dv like q, k, v, and the gradient of the initial state, [B, H, K, V] float32, or None.
   """
   specs = common.Specs(cfg, backwards=True)
-  key_rows, value_rows = specs.rows(cfg.key_dim), specs.rows(cfg.value_dim)
-  q, k, v, do = (common.rows_of(cfg, x) for x in (q, k, v, do))
-  inputs = {"rate": rate, "q": q, "k": k, "v": v, "do": do, "saved": saved}
-  in_specs = [specs.rate(), key_rows, key_rows, value_rows, value_rows, specs.saved()]
+  inputs = {"rate": (rate, specs.rate()), "saved": (saved, specs.saved())}
   if dfinal is not None:
-    inputs["dfinal"] = dfinal
-    in_specs.append(specs.state())
+    inputs["dfinal"] = dfinal, specs.state()
   if cfg.segmented:
-    inputs |= {"tokens": tokens, "ends": ends}
-    in_specs += [specs.tokens(), specs.ends()]
-  rows, state_shape = cfg.time * cfg.heads, (cfg.heads, cfg.key_dim, cfg.value_dim)
-  outputs = {
-      "dq": ((cfg.batch, rows, cfg.key_dim), cfg.dtype, key_rows),
-      "dk": ((cfg.batch, rows, cfg.key_dim), cfg.dtype, key_rows),
-      "dv": ((cfg.batch, rows, cfg.value_dim), cfg.dtype, value_rows),
-  }
-  if initial:
-    outputs["dinitial"] = ((cfg.batch,) + state_shape, jnp.float32, specs.state())
+    inputs |= {"tokens": (tokens, specs.tokens()), "ends": (ends, specs.ends())}
+  state_shape = (cfg.heads, cfg.key_dim, cfg.value_dim)
+  outputs = {"dinitial": ((cfg.batch,) + state_shape, jnp.float32, specs.state())} if initial else {}
 
   results = common.call(
       cfg,
       lambda refs: _kernel(cfg, refs, dfinal is not None, initial),
-      inputs,
-      in_specs,
-      outputs,
+      specs,
+      rows_in={"q": q, "k": k, "v": v, "do": do},
+      inputs=inputs,
+      rows_out={"dq": cfg.key_dim, "dk": cfg.key_dim, "dv": cfg.value_dim},
+      outputs=outputs,
       scratch={
           "dstate": pltpu.VMEM(state_shape, jnp.float32),
           "state": pltpu.VMEM(state_shape, jnp.float32),
@@ -155,4 +152,4 @@ def backward(cfg: Config, q, k, v, rate, saved, do, dfinal, tokens, ends, *, ini
       },
       name="gla_backward",
   )
-  return *(common.rows_of(cfg, results[n]) for n in ("dq", "dk", "dv")), results.get("dinitial")
+  return results["dq"], results["dk"], results["dv"], results.get("dinitial")

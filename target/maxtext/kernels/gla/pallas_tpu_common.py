@@ -134,62 +134,48 @@ class Pair(NamedTuple):
 
 
 def _rows_view(cfg: Config, ref, start, pair: Pair):
-  """The rows of a block `[1, block * H, D]` from the first of chunk `start` and group `pair.group` on, just as far as the
-  chunk's last row of that group: the dynamic part of the address is a multiple of the tile, the strides follow in it."""
+  """Rows of a block `[1, block * H, D]` from the first of chunk `start` and group `pair.group` on, just as far as the
+  chunk's last row of that group: the dynamic part of the address is a multiple of the tile, the strides follow in it.
+  """
   first = pl.multiple_of(start * cfg.heads + 2 * pair.group, 16)
-  return ref.at[0, pl.ds(first, (cfg.chunk - 1) * cfg.heads + 2 * pair_group(cfg))]
+  rows = ref.at[0, pl.ds(first, (cfg.chunk - 1) * cfg.heads + 2 * pair_group(cfg))]
+  return rows.bitcast(jnp.uint32) if cfg.packed else rows
 
 
-def load_pair(cfg: Config, ref, start, pair: Pair, keep_ref=None):
-  """Tokens `start … start + chunk - 1` of two heads from a block `[1, block * H, D]`.
+def load_pair(cfg: Config, refs, dim: int, start, pair: Pair, keep_ref=None):
+  """Tokens `start … start + chunk - 1` of two heads, `[chunk, dim]`, from blocks `[1, block * H, LANES]`, one for each tile
+  of lanes (loads with a stride take one tile; the last may be narrower, or have lanes past `dim`).
 
   Where `keep_ref` (uint32 `[chunk, LANES]`, all ones or all zeros) is given, rows with 0 there come as 0, whatever is stored.
   """
-  dim, rows = ref.shape[-1], _rows_view(cfg, ref, start, pair)
+  views = [_rows_view(cfg, ref, start, pair) for ref in refs]
+  x = [jnp.concatenate([view[_rows(cfg, pair, i), :] for view in views], axis=1)[:, :dim] for i in range(2)]
   if not cfg.packed:
-    x = [_load_strided(rows, pl.ds(2 * pair.offset + i, cfg.chunk, stride=cfg.heads), dim) for i in range(2)]
     if keep_ref is not None:
       keep = fit_lanes(keep_ref[...], dim) != 0
       x = [jnp.where(keep, y, 0) for y in x]
     return x
-  words = rows.bitcast(jnp.uint32)
-  even, odd = (_load_strided(words, _words_of_parity(cfg, pair, i), dim) for i in range(2))
-  if keep_ref is not None:
-    even &= fit_lanes(keep_ref[pl.ds(0, cfg.chunk // 2, stride=2), :], dim)
-    odd &= fit_lanes(keep_ref[pl.ds(1, cfg.chunk // 2, stride=2), :], dim)
-  return [pltpu.bitcast(x, cfg.dtype) for x in _swap_halves(even, odd)]
+  if keep_ref is not None:  # words are of even, then of odd tokens
+    x = [y & fit_lanes(keep_ref[pl.ds(i, cfg.chunk // 2, stride=2), :], dim) for i, y in enumerate(x)]
+  return [pltpu.bitcast(y, cfg.dtype) for y in _swap_halves(*x)]
 
 
-def store_pair(cfg: Config, ref, start, pair: Pair, pair_values):
-  """Inverse of `load_pair`: writes two arrays `[chunk, D]`, cast to the ref's type."""
-  rows = _rows_view(cfg, ref, start, pair)
-  if not cfg.packed:
-    for i, value in enumerate(pair_values):
-      _store_strided(rows, pl.ds(2 * pair.offset + i, cfg.chunk, stride=cfg.heads), value.astype(ref.dtype))
-    return
-  words = rows.bitcast(jnp.uint32)
-  values = _swap_halves(*(pltpu.bitcast(x.astype(cfg.dtype), jnp.uint32) for x in pair_values))
-  for i, value in enumerate(values):
-    _store_strided(words, _words_of_parity(cfg, pair, i), value)
+def store_pair(cfg: Config, refs, start, pair: Pair, pair_values):
+  """Inverse of `load_pair`: writes two arrays `[chunk, dim]`, cast to the type of the refs."""
+  values = [x.astype(cfg.dtype) for x in pair_values]
+  if cfg.packed:
+    values = _swap_halves(*(pltpu.bitcast(x, jnp.uint32) for x in values))
+  for tile, ref in enumerate(refs):
+    view = _rows_view(cfg, ref, start, pair)
+    for i, value in enumerate(values):
+      view[_rows(cfg, pair, i), :] = value[:, tile * LANES : tile * LANES + ref.shape[-1]]
 
 
-def _lane_tiles(dim: int) -> list[slice]:
-  """Loads and stores with a stride take no more than one tile of lanes."""
-  return [slice(i, min(i + LANES, dim)) for i in range(0, dim, LANES)]
-
-
-def _load_strided(ref, rows, dim: int):
-  return jnp.concatenate([ref[rows, lanes] for lanes in _lane_tiles(dim)], axis=1)
-
-
-def _store_strided(ref, rows, value):
-  for lanes in _lane_tiles(value.shape[1]):
-    ref[rows, lanes] = value[:, lanes]
-
-
-def _words_of_parity(cfg: Config, pair: Pair, parity: int):
-  """Words of the two heads at the even (0) or odd (1) tokens of a chunk."""
-  return pl.ds(parity * (cfg.heads // 2) + pair.offset, cfg.chunk // 2, stride=cfg.heads)
+def _rows(cfg: Config, pair: Pair, i: int):
+  """Rows of head i of the pair; of packed data, the words of both heads at the tokens of parity i."""
+  if cfg.packed:
+    return pl.ds(i * (cfg.heads // 2) + pair.offset, cfg.chunk // 2, stride=cfg.heads)
+  return pl.ds(2 * pair.offset + i, cfg.chunk, stride=cfg.heads)
 
 
 def _swap_halves(a, b):
@@ -378,9 +364,10 @@ class Specs:
     self._cfg = cfg
     self._block = (lambda i: cfg.num_blocks - 1 - i) if backwards else lambda i: i
 
-  def rows(self, dim: int) -> pl.BlockSpec:
-    """Blocks of `[B, T * H, dim]`."""
-    return pl.BlockSpec((1, self._cfg.block * self._cfg.heads, dim), lambda b, i: (b, self._block(i), 0))
+  def rows(self, dim: int, tile: int = 0) -> pl.BlockSpec:
+    """Blocks of one tile of lanes of `[B, T * H, dim]`."""
+    shape = (1, self._cfg.block * self._cfg.heads, min(dim, LANES))
+    return pl.BlockSpec(shape, lambda b, i: (b, self._block(i), tile))
 
   def rate(self) -> pl.BlockSpec:
     """`[1, H]`, read as scalars."""
@@ -405,6 +392,11 @@ class Specs:
     """One row's `[B, 1, 2 * (chunks + 1)]`, read as scalars."""
     ends = 2 * (self._cfg.num_blocks * self._cfg.chunks_per_block + 1)
     return pl.BlockSpec((1, 1, ends), lambda b, i: (b, 0, 0), memory_space=pltpu.SMEM)
+
+
+def lane_widths(dim: int) -> list[int]:
+  """Widths of the tiles of lanes that make up `dim`."""
+  return [min(LANES, dim - i) for i in range(0, dim, LANES)]
 
 
 def rows_of(cfg: Config, x):
@@ -437,40 +429,62 @@ def kernel_layout(cfg: Config, layout):
   return tokens, jnp.concatenate([first, ends], axis=1).reshape(cfg.batch, 1, -1)
 
 
-def call(cfg: Config, kernel, inputs: dict, in_specs: list, outputs: dict, scratch: dict, name: str) -> dict:
+def call(cfg: Config, kernel, specs: Specs, rows_in: dict, inputs: dict, rows_out: dict, outputs: dict, scratch: dict, name: str):
   """`pl.pallas_call` with refs and results by name.
 
   Args:
     cfg: static description.
-    kernel: called with a dictionary of the refs of inputs, outputs and scratch.
-    inputs: arrays by name.
-    in_specs: their block specs, in the same order.
-    outputs: shape, dtype and block spec by name.
+    kernel: called with a dictionary of the refs of inputs, outputs and scratch; `[B, T, H, D]` ones come as lists of refs
+      of `[1, block * H, LANES]`, one for each tile of lanes.
+    specs: block specs.
+    rows_in: arrays [B, T, H, D] by name.
+    inputs: other arrays and their block specs by name.
+    rows_out: D by name, of results [B, T, H, D] of `cfg.dtype`.
+    outputs: of other results, shape, dtype and block spec by name.
     scratch: scratch shapes by name.
     name: name of the kernel.
   """
-  arrays = list(inputs.values())
+  tiles_in = {n: lane_widths(x.shape[-1]) for n, x in rows_in.items()}
+  tiles_out = {n: lane_widths(dim) for n, dim in rows_out.items()}
+  arrays = [rows_of(cfg, rows_in[n]) for n, widths in tiles_in.items() for _ in widths] + [x for x, _ in inputs.values()]
+  in_specs = [specs.rows(rows_in[n].shape[-1], i) for n, widths in tiles_in.items() for i in range(len(widths))]
+  in_specs += [spec for _, spec in inputs.values()]
+  rows = cfg.time * cfg.heads
+  results = [((cfg.batch, rows, w), cfg.dtype, specs.rows(w)) for widths in tiles_out.values() for w in widths]
+  results += outputs.values()
   if cfg.interpret:  # keeps XLA from folding constant operands, which it does wrongly for bitcasts of bfloat16 to 32 bit
     arrays = lax.optimization_barrier(arrays)
   # Under shard_map(check_vma=True): what varies over a mesh axis makes every operand and result vary over it.
   varying = frozenset().union(*(jax.typeof(x).manual_axis_type.varying for x in arrays))
   arrays = [lax.pcast(x, tuple(varying - jax.typeof(x).manual_axis_type.varying), to="varying") for x in arrays]
   axis_type = jax.sharding.ManualAxisType(varying=varying)
-  names = [*inputs, *outputs, *scratch]
-  results = pl.pallas_call(
-      lambda *refs: kernel(dict(zip(names, refs))),
-      grid=(cfg.batch, cfg.num_blocks),
-      in_specs=in_specs,
-      out_specs=[spec for _, _, spec in outputs.values()],
-      out_shape=[jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=axis_type) for shape, dtype, _ in outputs.values()],
-      scratch_shapes=list(scratch.values()),
-      compiler_params=pltpu.CompilerParams(
-          dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=vmem_capacity() * 7 // 8
-      ),
-      interpret=cfg.interpret,
-      name=name,
-  )(*arrays)
-  return dict(zip(outputs, results))
+
+  def take(tiles, refs):
+    return {n: [next(refs) for _ in widths] for n, widths in tiles.items()}
+
+  def body(*refs):
+    refs = iter(refs)
+    named = take(tiles_in, refs) | {n: next(refs) for n in inputs}
+    named |= take(tiles_out, refs) | {n: next(refs) for n in [*outputs, *scratch]}
+    kernel(named)
+
+  out = iter(
+      pl.pallas_call(
+          body,
+          grid=(cfg.batch, cfg.num_blocks),
+          in_specs=in_specs,
+          out_specs=[spec for _, _, spec in results],
+          out_shape=[jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=axis_type) for shape, dtype, _ in results],
+          scratch_shapes=list(scratch.values()),
+          compiler_params=pltpu.CompilerParams(
+              dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=vmem_capacity() * 7 // 8
+          ),
+          interpret=cfg.interpret,
+          name=name,
+      )(*arrays)
+  )
+  named = {n: rows_of(cfg, jnp.concatenate(x, axis=-1) if len(x) > 1 else x[0]) for n, x in take(tiles_out, out).items()}
+  return named | {n: next(out) for n in outputs}
 
 
 def make_config(q, v, *, scale: float, chunk_size: int | None, segmented: bool, interpret: bool) -> Config:

@@ -68,7 +68,10 @@ def _pair(cfg: Config, refs, decays: Decays, block, in_block, pair):
   state_ref, start = refs["state"], in_block * cfg.chunk
   both = range(2)
   heads = [pair.head(i) for i in both]
-  q, k, v = (common.load_pair(cfg, refs[n], start, pair, decays.keep_ref) for n in ("q", "k", "v"))
+  q, k, v = (
+      common.load_pair(cfg, refs[n], dim, start, pair, decays.keep_ref)
+      for n, dim in (("q", cfg.key_dim), ("k", cfg.key_dim), ("v", cfg.value_dim))
+  )
   state = [state_ref[h] for h in heads]
   scores = [dot(cfg, q[i], k[i], (1, 1)) for i in both]
   inter = [dot(cfg, q[i], state[i].astype(cfg.dtype)) for i in both]
@@ -98,29 +101,27 @@ def forward(cfg: Config, q, k, v, rate, initial_state, tokens, ends, *, save: bo
     o [B, T, H, V], saved states [B, blocks, H, K, V] of `cfg.dtype` or None, final state [B, H, K, V] float32 or None.
   """
   specs = common.Specs(cfg)
-  q, k, v = (common.rows_of(cfg, x) for x in (q, k, v))
-  inputs = {"rate": rate, "q": q, "k": k, "v": v}
-  in_specs = [specs.rate(), specs.rows(cfg.key_dim), specs.rows(cfg.key_dim), specs.rows(cfg.value_dim)]
+  inputs = {"rate": (rate, specs.rate())}
   if initial_state is not None:
-    inputs["initial"] = initial_state
-    in_specs.append(specs.state())
+    inputs["initial"] = initial_state, specs.state()
   if cfg.segmented:
-    inputs |= {"tokens": tokens, "ends": ends}
-    in_specs += [specs.tokens(), specs.ends()]
+    inputs |= {"tokens": (tokens, specs.tokens()), "ends": (ends, specs.ends())}
   state_shape = (cfg.heads, cfg.key_dim, cfg.value_dim)
-  outputs = {"o": ((cfg.batch, cfg.time * cfg.heads, cfg.value_dim), cfg.dtype, specs.rows(cfg.value_dim))}
+  outputs = {}
   if save:
-    outputs["saved"] = ((cfg.batch, cfg.num_blocks) + state_shape, cfg.dtype, specs.saved())
+    outputs["saved"] = (cfg.batch, cfg.num_blocks) + state_shape, cfg.dtype, specs.saved()
   if final:
-    outputs["final"] = ((cfg.batch,) + state_shape, jnp.float32, specs.state())
+    outputs["final"] = (cfg.batch,) + state_shape, jnp.float32, specs.state()
 
   results = common.call(
       cfg,
       lambda refs: _kernel(cfg, refs, initial_state is not None, save, final),
-      inputs,
-      in_specs,
-      outputs,
+      specs,
+      rows_in={"q": q, "k": k, "v": v},
+      inputs=inputs,
+      rows_out={"o": cfg.value_dim},
+      outputs=outputs,
       scratch={"state": pltpu.VMEM(state_shape, jnp.float32), "decays": Decays.scratch_shapes(cfg)},
       name="gla_forward",
   )
-  return common.rows_of(cfg, results["o"]), results.get("saved"), results.get("final")
+  return results["o"], results.get("saved"), results.get("final")
