@@ -487,29 +487,35 @@ def call(cfg: Config, kernel, specs: Specs, rows_in: dict, inputs: dict, rows_ou
   return named | {n: next(out) for n in outputs}
 
 
-def make_config(q, v, *, scale: float, chunk_size: int | None, segmented: bool, interpret: bool) -> Config:
-  """Chooses chunk and block for arguments `q [B, T, H, K]` (H even) and `v [B, T, H, V]`."""
-  batch, time, heads, key_dim = q.shape
-  chunk = min(chunk_size or mxu_size(), round_up(time, 16))
-  cfg = Config(batch, time, heads, key_dim, v.shape[-1], jnp.dtype(q.dtype), scale, chunk, chunk, segmented, interpret)
-  budget = vmem_capacity() * 3 // 4
-  for chunks in (8, 4, 2):
-    if chunks * chunk <= min(MAX_BLOCK, round_up(time, chunk)):
-      bigger = dataclasses.replace(cfg, block=chunks * chunk)
-      if vmem_bytes(bigger) <= budget:
-        return bigger
-  return cfg
-
-
 # Larger blocks save fewer states but take longer to fill and drain the pipeline.
 MAX_BLOCK = 512
 
 
+def make_config(q, v, *, scale: float, chunk_size: int | None, segmented: bool, interpret: bool) -> Config:
+  """Chooses chunk and block for arguments `q [B, T, H, K]` (H even) and `v [B, T, H, V]`.
+
+  The chunk is `chunk_size` or the size of the matrix unit, or half of that where VMEM is short; the block is the largest
+  of 8, 4, 2 or 1 chunks, up to MAX_BLOCK tokens, with which the kernels stay within three quarters of VMEM.
+  """
+  batch, time, heads, key_dim = q.shape
+  dtype = jnp.dtype(q.dtype)
+  largest = min(chunk_size or mxu_size(), round_up(time, 16))
+  sizes = [largest, max(16, largest // 32 * 16)] if chunk_size is None else [largest]
+  for chunk in sizes:
+    for chunks in (8, 4, 2, 1):
+      cfg = Config(batch, time, heads, key_dim, v.shape[-1], dtype, scale, chunk, chunks * chunk, segmented, interpret)
+      useful = chunks == 1 or cfg.block <= min(MAX_BLOCK, round_up(time, chunk))
+      if useful and vmem_bytes(cfg) <= vmem_capacity() * 3 // 4:
+        return cfg
+  return cfg
+
+
 def vmem_bytes(cfg: Config) -> int:
-  """VMEM of the backward kernel, the larger of the two: blocks of seven operands and of states in two buffers, the
-  states of a block, S and dS."""
+  """VMEM of the backward kernel, the larger of the two: blocks of seven operands and of the states (saved, cotangent and
+  gradient) in two buffers each, the states of a block, S, dS, and the decays."""
   rows = cfg.block * cfg.heads * cfg.dtype.itemsize
   operands = 4 * round_up(cfg.key_dim, LANES) + 3 * round_up(cfg.value_dim, LANES)
   state = cfg.heads * round_up(cfg.key_dim, 8) * round_up(cfg.value_dim, LANES)
   states = state * ((2 + cfg.chunks_per_block) * cfg.dtype.itemsize + (2 + 2 * 2) * 4)
-  return 2 * rows * operands + states + cfg.chunk * (cfg.chunk + 3 * LANES) * 4
+  decays = (cfg.heads if cfg.uniform else 1) * cfg.chunk * (round_up(cfg.chunk, LANES) + 2 * LANES) * 4
+  return 2 * rows * operands + states + decays + cfg.chunk * LANES * 4
