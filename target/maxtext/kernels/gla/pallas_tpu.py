@@ -21,7 +21,6 @@ state once per block of tokens, and the backward pass recomputes the states in b
 import functools
 
 import jax
-from jax import lax
 import jax.numpy as jnp
 
 from maxtext.kernels.gla import pallas_tpu_backward, pallas_tpu_common as common, pallas_tpu_forward
@@ -65,12 +64,41 @@ def chunk_gla_pallas(
     g_gamma = jnp.pad(g_gamma, (0, 1))
     if initial_state is not None:
       initial_state = jnp.pad(initial_state, ((0, 0), (0, 1), (0, 0), (0, 0)))
-  cfg = common.make_config(q, v, scale=scale, chunk_size=chunk_size, segmented=layout is not None, interpret=interpret)
+  states = output_final_state or initial_state is not None
+  segmented = layout is not None
+  cfg = common.make_config(
+      q, v, scale=scale, chunk_size=chunk_size, segmented=segmented, states=states, interpret=interpret
+  )
+  if cfg is None and q.shape[2] > 2:  # too many heads for VMEM
+    run = functools.partial(
+        chunk_gla_pallas,
+        layout=layout,
+        scale=scale,
+        output_final_state=output_final_state,
+        chunk_size=chunk_size,
+        interpret=interpret,
+    )
+    return _by_halves(run, heads, q, k, v, g_gamma, initial_state)
+  if cfg is None:
+    raise ValueError(f"chunk_size={chunk_size} with K={q.shape[-1]}, V={v.shape[-1]} needs more VMEM than there is.")
   o, final_state = _gla(cfg, output_final_state, q, k, v, g_gamma, initial_state, layout)
   if heads % 2:
     o = o[:, :, :heads]
     final_state = None if final_state is None else final_state[:, :heads]
   return o, final_state
+
+
+def _by_halves(run, heads: int, q, k, v, g_gamma, initial_state):
+  """`run` for the first and the second half of the heads; returns the first `heads` of the result."""
+  half = q.shape[2] // 4 * 2
+  results = []
+  for part in (slice(None, half), slice(half, None)):
+    state = None if initial_state is None else initial_state[:, part]
+    results.append(run(q[:, :, part], k[:, :, part], v[:, :, part], g_gamma[part], state))
+  o = jnp.concatenate([o for o, _ in results], axis=2)[:, :, :heads]
+  if results[0][1] is None:
+    return o, None
+  return o, jnp.concatenate([state for _, state in results], axis=1)[:, :heads]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -477,7 +477,7 @@ def call(cfg: Config, kernel, specs: Specs, rows_in: dict, inputs: dict, rows_ou
           out_shape=[jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=axis_type) for shape, dtype, _ in results],
           scratch_shapes=list(scratch.values()),
           compiler_params=pltpu.CompilerParams(
-              dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=vmem_capacity() * 7 // 8
+              dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=vmem_capacity() * 15 // 16
           ),
           interpret=cfg.interpret,
           name=name,
@@ -491,11 +491,12 @@ def call(cfg: Config, kernel, specs: Specs, rows_in: dict, inputs: dict, rows_ou
 MAX_BLOCK = 512
 
 
-def make_config(q, v, *, scale: float, chunk_size: int | None, segmented: bool, interpret: bool) -> Config:
+def make_config(q, v, *, scale: float, chunk_size: int | None, segmented: bool, states: bool, interpret: bool) -> Config | None:
   """Chooses chunk and block for arguments `q [B, T, H, K]` (H even) and `v [B, T, H, V]`.
 
   The chunk is `chunk_size` or the size of the matrix unit, or half of that where VMEM is short; the block is the largest
-  of 8, 4, 2 or 1 chunks, up to MAX_BLOCK tokens, with which the kernels stay within three quarters of VMEM.
+  of 8, 4, 2 or 1 chunks, up to MAX_BLOCK tokens, with which the kernels stay within seven eighths of VMEM. None if there
+  is no such choice. `states` says that there is an initial or a final state.
   """
   batch, time, heads, key_dim = q.shape
   dtype = jnp.dtype(q.dtype)
@@ -505,17 +506,17 @@ def make_config(q, v, *, scale: float, chunk_size: int | None, segmented: bool, 
     for chunks in (8, 4, 2, 1):
       cfg = Config(batch, time, heads, key_dim, v.shape[-1], dtype, scale, chunk, chunks * chunk, segmented, interpret)
       useful = chunks == 1 or cfg.block <= min(MAX_BLOCK, round_up(time, chunk))
-      if useful and vmem_bytes(cfg) <= vmem_capacity() * 3 // 4:
+      if useful and vmem_bytes(cfg, states) <= vmem_capacity() * 7 // 8:
         return cfg
-  return cfg
+  return None
 
 
-def vmem_bytes(cfg: Config) -> int:
+def vmem_bytes(cfg: Config, states: bool) -> int:
   """VMEM of the backward kernel, the larger of the two: blocks of seven operands and of the states (saved, cotangent and
   gradient) in two buffers each, the states of a block, S, dS, and the decays."""
   rows = cfg.block * cfg.heads * cfg.dtype.itemsize
   operands = 4 * round_up(cfg.key_dim, LANES) + 3 * round_up(cfg.value_dim, LANES)
   state = cfg.heads * round_up(cfg.key_dim, 8) * round_up(cfg.value_dim, LANES)
-  states = state * ((2 + cfg.chunks_per_block) * cfg.dtype.itemsize + (2 + 2 * 2) * 4)
+  all_states = state * ((2 + cfg.chunks_per_block) * cfg.dtype.itemsize + (2 + 4 * states) * 4)
   decays = (cfg.heads if cfg.uniform else 1) * cfg.chunk * (round_up(cfg.chunk, LANES) + 2 * LANES) * 4
-  return 2 * rows * operands + states + decays + cfg.chunk * LANES * 4
+  return 2 * rows * operands + all_states + decays + cfg.chunk * LANES * 4
