@@ -312,6 +312,22 @@ class Block(Part):
         )
         return self._one(found, f"`if {_line(test)}`")
 
+    def case(self, pattern: str) -> Case:
+        """The one `case` here, at any depth, of a value.
+
+        Raises:
+            AnchorError: there is none, or several.
+        """
+        wanted = parse_pattern(pattern)
+        found = (
+            Case(self.file, node, self.label)
+            for node in self.file.tree.walk(self.node)
+            if isinstance(node, cst.MatchCase)
+            and isinstance(node.pattern, cst.MatchValue)
+            and same(wanted, node.pattern.value)
+        )
+        return self._one(found, f"`case {_line(pattern)}`")
+
     def expression(self, pattern: str) -> Expression:
         """The one expression here that matches.
 
@@ -545,6 +561,18 @@ class Branch(Block):
         body = textwrap.indent(textwrap.dedent(source).strip("\n"), f"{margin}  ")
         self.file.edit((end, end), f"{margin}elif {test}:\n{body}\n")
 
+    def add_before(self, test: str, source: str) -> None:
+        """Insert a branch before this one, unless the chain has one with that test."""
+        wanted = parse_pattern(test)
+        if any(same(wanted, link.test) for link in self._chain()):
+            return
+        start = self.span[0]
+        margin = self.file.indent(start)
+        body = textwrap.indent(textwrap.dedent(source).strip("\n"), f"{margin}  ")
+        elif_ = self.file.text.startswith("elif", start)
+        word, rest = ("elif", "") if elif_ else ("if", "el")
+        self.file.edit((start, start), f"{word} {test}:\n{body}\n{margin}{rest}")
+
     def _chain(self) -> Iterator[cst.If]:
         node: cst.CSTNode | None = self.node
         parent = self.file.tree.parent(self.node)
@@ -559,6 +587,24 @@ class Branch(Block):
         """The condition."""
         assert isinstance(self.node, cst.If)
         return Expression(self.file, self.node.test, self.label, self.bound)
+
+
+class Case(Block):
+    """A `case` with its body."""
+
+    def add_after(self, value: str, source: str) -> None:
+        """Insert a `case` after this one, unless its `match` has one of that value."""
+        wanted = parse_pattern(value)
+        match_ = self.file.tree.parent(self.node)
+        assert isinstance(match_, cst.Match)
+        for held in match_.cases:
+            if isinstance(held.pattern, cst.MatchValue) and same(wanted, held.pattern.value):
+                return
+        last = Statement(self.file, self.statements[-1], self.label)
+        end = self.file.line_end(last._end())
+        margin = self.file.indent(self.span[0])
+        body = textwrap.indent(textwrap.dedent(source).strip("\n"), f"{margin}  ")
+        self.file.edit((end, end), f"{margin}case {value}:\n{body}\n")
 
 
 class Expression(Block):

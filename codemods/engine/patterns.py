@@ -89,13 +89,21 @@ def _match(pattern: cst.CSTNode, node: cst.CSTNode, bound: Bound | None) -> bool
         held = bound.setdefault(pattern.value, node)
         return held is node or same(held, node)
     if isinstance(pattern, cst.SimpleString) and isinstance(node, cst.SimpleString):
-        return pattern.evaluated_value == node.evaluated_value
+        return _text(pattern) == _text(node)
     if type(pattern) is not type(node):
         return False
     names = _fields(type(pattern))
     if bound is not None and _is_header(pattern):
         names = _HEADERS[type(pattern)]
     return all(_match_value(getattr(pattern, n), getattr(node, n), bound) for n in names)
+
+
+def _text(string: cst.SimpleString) -> object:
+    """A string's value; how far the lines of one are indented is layout."""
+    value = string.evaluated_value
+    if isinstance(value, str) and string.quote in ('"""', "'''"):
+        return [line.strip() for line in value.splitlines()]
+    return [value]
 
 
 def _match_value(pattern: object, node: object, bound: Bound | None) -> bool:

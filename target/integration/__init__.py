@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from codemods.engine.overlay import Integration
-from target.integration import config, counting, decoder, moe, mtp, normalization, training
+from target.integration import config, counting, decoder, linen, moe, mtp, normalization, training
 from target.integration.inserted_source import field_names
 
 NEW_FILES = Path(__file__).parents[1] / "maxtext"
@@ -17,6 +17,7 @@ INTEGRATIONS: tuple[Integration, ...] = (
     *mtp.INTEGRATIONS,
     *training.INTEGRATIONS,
     *counting.INTEGRATIONS,
+    *linen.INTEGRATIONS,
 )
 
 

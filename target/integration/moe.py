@@ -70,7 +70,19 @@ def _bias_variable(file: AnchoredFile) -> None:
     bias.replace_all("self.weight_dtype", "bias_dtype")
     test = bias.branch_of().test
     if test.matches('self.model_name.startswith("deepseek4")'):
-        test.replace(f"{test.source} or self.decoder_block == ctypes.DecoderBlockType.LING2")
+        # The state of a Linen decoder holds parameters alone.
+        test.replace(
+            f"{test.source} or (self.decoder_block == ctypes.DecoderBlockType.LING2 and nnx_decoder)"
+        )
+        init.parameters.add("nnx_decoder: bool = True", after="matmul_precision")
+        init.document(
+            "nnx_decoder: Whether the gate is in an NNX decoder rather than a Linen one.",
+            after="matmul_precision",
+        )
+        routed = file.module.klass("RoutedMoE").function("__init__")
+        routed.expression("GateLogit(...)").arguments.add(
+            'nnx_decoder=getattr(self.config, "pure_nnx_decoder", True)', after="model_name"
+        )
 
 
 def _weights(file: AnchoredFile) -> None:
