@@ -38,3 +38,8 @@ def test_decode(check: Check) -> None:
 def test_train(check: Check) -> None:
     """Training through the entry point."""
     check("check_train.py")
+
+
+def test_meshes(check: Check) -> None:
+    """Eight virtual devices against one."""
+    check("check_meshes.py", devices=8)

@@ -99,6 +99,8 @@ def make_model(config: Any, tensors: Tensors | None = None, mode: str = "train")
             value = jnp.broadcast_to(jax.random.key(0), shape)
         else:
             value = jnp.zeros(shape, dtype)
+        if mesh.size > 1:
+            value = jax.device_put(value, variable.get_value().sharding)
         filled.append((path, variable.replace(value)))
     return nnx.merge(graphdef, nnx.from_flat_state(filled))
 
