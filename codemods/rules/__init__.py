@@ -69,6 +69,8 @@ def select(only: Iterable[str] = (), skip: Iterable[str] = ()) -> frozenset[str]
         found: set[str] = set()
         for name in names:
             matching = {i for i, r in rules.items() if name.upper() in (i, r.family)}
+            if not matching and name.upper()[:3] == "INT":
+                raise UserError(f"`{name}` is of `ling2-migrate overlay`; run does not have it")
             if not matching:
                 raise UserError(f"no rule or family `{name}`; see `ling2-migrate run --list-rules`")
             found |= matching

@@ -237,6 +237,20 @@ def test_command(cli: CommandLine, tmp_path: Path) -> None:
     assert contents(root) == before
 
 
+@pytest.mark.parametrize("name", ["INT", "int004"])
+def test_run_does_not_have_these_rules(cli: CommandLine, tmp_path: Path, name: str) -> None:
+    ran = cli("run", tmp_path, "--upstream", "0.2.5", "--check", "--only", name)
+    assert ran.status == 2
+    assert f"`{name}` is of `ling2-migrate overlay`" in ran.err
+
+
+def test_rules_are_listed_and_explained(cli: CommandLine) -> None:
+    assert b"INT015" in cli("run", "--list-rules").out
+    out = cli("run", "--explain", "INT001").out.decode()
+    assert "`DecoderBlockType` gets the member LING2" in out
+    assert '+   LING2 = "ling2"' in out
+
+
 def test_command_with_a_release(cli: CommandLine, tmp_path: Path) -> None:
     ran = cli("overlay", "--upstream", "0.2.5", "--out", tmp_path / "out")
     assert (ran.status, ran.err) == (0, "")

@@ -53,16 +53,28 @@ INTEGRATIONS = (
             examples=(
                 Example(
                     path=COMMON_TYPES,
-                    before='class DecoderBlockType(enum.Enum):\n  DEFAULT = "default"\n  ENVY = "envy"\n',
-                    after=(
-                        'class DecoderBlockType(enum.Enum):\n  DEFAULT = "default"\n  ENVY = "envy"\n'
-                        '  LING2 = "ling2"\n'
-                    ),
+                    before="""\
+class DecoderBlockType(enum.Enum):
+  DEFAULT = "default"
+  ENVY = "envy"
+""",
+                    after="""\
+class DecoderBlockType(enum.Enum):
+  DEFAULT = "default"
+  ENVY = "envy"
+  LING2 = "ling2"
+""",
                 ),
                 Example(
                     path=COMMON_TYPES,
-                    before='class BlockType(enum.Enum):\n  DEFAULT = "default"\n',
-                    after='class BlockType(enum.Enum):\n  DEFAULT = "default"\n',
+                    before="""\
+class BlockType(enum.Enum):
+  DEFAULT = "default"
+""",
+                    after="""\
+class BlockType(enum.Enum):
+  DEFAULT = "default"
+""",
                     listed=("no class `DecoderBlockType` in the module",),
                 ),
             ),
@@ -77,11 +89,20 @@ INTEGRATIONS = (
             examples=(
                 Example(
                     path=TYPES,
-                    before='ModelName = Literal[\n    "default",\n    "gpt3-6b",\n]\n',
-                    after=(
-                        'ModelName = Literal[\n    "default",\n    "gpt3-6b",\n    "ling2",\n'
-                        '    "ling2-1t",\n]\n'
-                    ),
+                    before="""\
+ModelName = Literal[
+    "default",
+    "gpt3-6b",
+]
+""",
+                    after="""\
+ModelName = Literal[
+    "default",
+    "gpt3-6b",
+    "ling2",
+    "ling2-1t",
+]
+""",
                 ),
             ),
         ),
@@ -96,15 +117,36 @@ INTEGRATIONS = (
             examples=(
                 Example(
                     path=TYPES,
-                    before=(
-                        "class Qwen3Next(BaseModel):\n  gdn_chunk_size: int = 64\n\n\n"
-                        "class MaxTextConfig(\n    MoE,\n    Qwen3Next,\n    Rope,\n):\n  lora: int = 1\n"
-                    ),
+                    before="""\
+class Qwen3Next(BaseModel):
+  gdn_chunk_size: int = 64
+
+
+class MaxTextConfig(
+    MoE,
+    Qwen3Next,
+    Rope,
+):
+  lora: int = 1
+""",
                     after=(
-                        "class Qwen3Next(BaseModel):\n  gdn_chunk_size: int = 64\n\n\n"
+                        """\
+class Qwen3Next(BaseModel):
+  gdn_chunk_size: int = 64
+
+
+"""
                         + source_of("ling2_config", "Ling2")
-                        + "\n\nclass MaxTextConfig(\n    MoE,\n    Qwen3Next,\n    Ling2,\n    Rope,\n"
-                        "):\n  lora: int = 1\n"
+                        + """
+
+class MaxTextConfig(
+    MoE,
+    Qwen3Next,
+    Ling2,
+    Rope,
+):
+  lora: int = 1
+"""
                     ),
                 ),
             ),
@@ -119,35 +161,44 @@ INTEGRATIONS = (
             examples=(
                 Example(
                     path=TYPES,
-                    before=(
-                        "from maxtext.common.common_types import DecoderBlockType\n\n\n"
-                        "class MaxTextConfig(Base):\n\n"
-                        "  def check(self):\n"
-                        "    if self.routed_bias and self.routed_bias_update_rate > 0.0 and self.decoder_block"
-                        " not in (\n        DecoderBlockType.DEEPSEEK,\n    ):\n"
-                        '      raise ValueError("no routed bias")\n'
-                        "    if self.decoder_block == DecoderBlockType.QWEN3_NEXT:\n"
-                        "      self.check_rotary()\n"
-                        "    else:\n"
-                        "      if self.partial_rotary_factor is not None and self.partial_rotary_factor != 1.0:\n"
-                        '        raise ValueError("no partial rotary factor")\n'
-                    ),
-                    after=(
-                        "from maxtext.common import ling2_layers\n"
-                        "from maxtext.common.common_types import DecoderBlockType\n\n\n"
-                        "class MaxTextConfig(Base):\n\n"
-                        "  def check(self):\n"
-                        "    if self.routed_bias and self.routed_bias_update_rate > 0.0 and self.decoder_block"
-                        " not in (\n        DecoderBlockType.DEEPSEEK,\n        DecoderBlockType.LING2,\n    ):\n"
-                        '      raise ValueError("no routed bias")\n'
-                        "    if self.decoder_block == DecoderBlockType.QWEN3_NEXT:\n"
-                        "      self.check_rotary()\n"
-                        "    elif self.decoder_block == DecoderBlockType.LING2:\n"
-                        "      ling2_layers.validate_config(self)\n"
-                        "    else:\n"
-                        "      if self.partial_rotary_factor is not None and self.partial_rotary_factor != 1.0:\n"
-                        '        raise ValueError("no partial rotary factor")\n'
-                    ),
+                    before="""\
+from maxtext.common.common_types import DecoderBlockType
+
+
+class MaxTextConfig(Base):
+
+  def check(self):
+    if self.routed_bias and self.routed_bias_update_rate > 0.0 and self.decoder_block not in (
+        DecoderBlockType.DEEPSEEK,
+    ):
+      raise ValueError("no routed bias")
+    if self.decoder_block == DecoderBlockType.QWEN3_NEXT:
+      self.check_rotary()
+    else:
+      if self.partial_rotary_factor is not None and self.partial_rotary_factor != 1.0:
+        raise ValueError("no partial rotary factor")
+""",
+                    after="""\
+from maxtext.common import ling2_layers
+from maxtext.common.common_types import DecoderBlockType
+
+
+class MaxTextConfig(Base):
+
+  def check(self):
+    if self.routed_bias and self.routed_bias_update_rate > 0.0 and self.decoder_block not in (
+        DecoderBlockType.DEEPSEEK,
+        DecoderBlockType.LING2,
+    ):
+      raise ValueError("no routed bias")
+    if self.decoder_block == DecoderBlockType.QWEN3_NEXT:
+      self.check_rotary()
+    elif self.decoder_block == DecoderBlockType.LING2:
+      ling2_layers.validate_config(self)
+    else:
+      if self.partial_rotary_factor is not None and self.partial_rotary_factor != 1.0:
+        raise ValueError("no partial rotary factor")
+""",
                 ),
             ),
         ),

@@ -44,44 +44,50 @@ INTEGRATIONS = (
             examples=(
                 Example(
                     path=MAXTEXT_UTILS,
-                    before=(
-                        "from maxtext.common import checkpointing\n\n\n"
-                        "def get_dense_moe_layers(config):\n"
-                        "  if config.decoder_block == DecoderBlockType.DEEPSEEK:\n"
-                        "    return config.first_num_dense_layers\n"
-                        "  return 0\n\n\n"
-                        "def calculate_tflops_training_per_device(config):\n"
-                        "  if config.decoder_block in (DecoderBlockType.DEEPSEEK,):\n"
-                        "    total_ffn_flops = calculate_routed_and_shared_ffn_tflops_per_device(config)\n"
-                        "  if config.decoder_block == DecoderBlockType.DEEPSEEK4:\n"
-                        "    attention_tflops = 4\n"
-                        "  else:\n"
-                        "    attention_tflops = 1\n"
-                        "  if config.decoder_block in (DecoderBlockType.DEEPSEEK,):\n"
-                        "    shared_flops = config.shared_experts\n"
-                    ),
-                    after=(
-                        "from maxtext.common import checkpointing, ling2_layers\n\n\n"
-                        "def get_dense_moe_layers(config):\n"
-                        "  if config.decoder_block in (DecoderBlockType.DEEPSEEK, DecoderBlockType.LING2):\n"
-                        "    return config.first_num_dense_layers\n"
-                        "  return 0\n\n\n"
-                        "def calculate_tflops_training_per_device(config):\n"
-                        "  if config.decoder_block in (DecoderBlockType.DEEPSEEK, DecoderBlockType.LING2,):\n"
-                        "    total_ffn_flops = calculate_routed_and_shared_ffn_tflops_per_device(config)\n"
-                        "  if config.decoder_block == DecoderBlockType.DEEPSEEK4:\n"
-                        "    attention_tflops = 4\n"
-                        "  elif config.decoder_block == DecoderBlockType.LING2:\n"
-                        "    attention_tflops, learnable_weight_tflops = "
-                        "ling2_layers.calculate_ling2_tflops_training_per_device(\n"
-                        "        config, total_ffn_flops_all_layers, qkv_flops + projection_flops, "
-                        "causal_attention_flops, embedding_flops\n"
-                        "    )\n"
-                        "  else:\n"
-                        "    attention_tflops = 1\n"
-                        "  if config.decoder_block in (DecoderBlockType.DEEPSEEK, DecoderBlockType.LING2,):\n"
-                        "    shared_flops = config.shared_experts\n"
-                    ),
+                    before="""\
+from maxtext.common import checkpointing
+
+
+def get_dense_moe_layers(config):
+  if config.decoder_block == DecoderBlockType.DEEPSEEK:
+    return config.first_num_dense_layers
+  return 0
+
+
+def calculate_tflops_training_per_device(config):
+  if config.decoder_block in (DecoderBlockType.DEEPSEEK,):
+    total_ffn_flops = calculate_routed_and_shared_ffn_tflops_per_device(config)
+  if config.decoder_block == DecoderBlockType.DEEPSEEK4:
+    attention_tflops = 4
+  else:
+    attention_tflops = 1
+  if config.decoder_block in (DecoderBlockType.DEEPSEEK,):
+    shared_flops = config.shared_experts
+""",
+                    after="""\
+from maxtext.common import checkpointing, ling2_layers
+
+
+def get_dense_moe_layers(config):
+  if config.decoder_block in (DecoderBlockType.DEEPSEEK, DecoderBlockType.LING2):
+    return config.first_num_dense_layers
+  return 0
+
+
+def calculate_tflops_training_per_device(config):
+  if config.decoder_block in (DecoderBlockType.DEEPSEEK, DecoderBlockType.LING2,):
+    total_ffn_flops = calculate_routed_and_shared_ffn_tflops_per_device(config)
+  if config.decoder_block == DecoderBlockType.DEEPSEEK4:
+    attention_tflops = 4
+  elif config.decoder_block == DecoderBlockType.LING2:
+    attention_tflops, learnable_weight_tflops = ling2_layers.calculate_ling2_tflops_training_per_device(
+        config, total_ffn_flops_all_layers, qkv_flops + projection_flops, causal_attention_flops, embedding_flops
+    )
+  else:
+    attention_tflops = 1
+  if config.decoder_block in (DecoderBlockType.DEEPSEEK, DecoderBlockType.LING2,):
+    shared_flops = config.shared_experts
+""",
                 ),
             ),
         ),

@@ -52,65 +52,78 @@ INTEGRATIONS = (
             examples=(
                 Example(
                     path=DECODERS,
-                    before=(
-                        "from maxtext.models import deepseek, llama2\n\n\n"
-                        "class NNXDecoder(nnx.Module):\n\n"
-                        "  def __init__(self, config, rngs):\n"
-                        "    self.is_gemma4 = self.config.decoder_block == DecoderBlockType.GEMMA4\n"
-                        "    self._init_decoder_layers(rngs)\n\n"
-                        "  def _init_decoder_layers(self, rngs):\n"
-                        "    if self.is_gemma4_small:\n"
-                        "      self.layers = []\n"
-                        "    else:\n"
-                        "      self._init_sequential_layers(rngs)\n\n"
-                        "  def get_decoder_layers(self):\n"
-                        "    layer_map = {DecoderBlockType.DEEPSEEK: [deepseek.Dense, deepseek.MoE]}\n"
-                        "    return layer_map[self.config.decoder_block]\n\n"
-                        "  def __call__(self, y):\n"
-                        "    if self.is_gemma4_small:\n"
-                        "      y = self._apply_small(y)\n"
-                        "    elif cfg.scan_layers:\n"
-                        "      y = self._apply_scanned(y)\n"
-                        "    return y\n\n"
-                        "  def get_layers(self):\n"
-                        '    """All of them."""\n'
-                        "    return [self.layers]\n"
-                    ),
-                    after=(
-                        "from maxtext.models import deepseek, ling2, llama2\n\n\n"
-                        "class NNXDecoder(nnx.Module):\n\n"
-                        "  def __init__(self, config, rngs):\n"
-                        "    self.is_gemma4 = self.config.decoder_block == DecoderBlockType.GEMMA4\n"
-                        "    self.is_ling2 = self.config.decoder_block == DecoderBlockType.LING2\n"
-                        "    self._init_decoder_layers(rngs)\n\n"
-                        "  def _init_decoder_layers(self, rngs):\n"
-                        "    if self.is_gemma4_small:\n"
-                        "      self.layers = []\n"
-                        "    elif self.is_ling2:\n"
-                        "      ling2.init_decoder_layers(self, rngs)\n"
-                        "    else:\n"
-                        "      self._init_sequential_layers(rngs)\n\n"
-                        "  def get_decoder_layers(self):\n"
-                        "    layer_map = {\n"
-                        "        DecoderBlockType.DEEPSEEK: [deepseek.Dense, deepseek.MoE],\n"
-                        "        DecoderBlockType.LING2: get_scannable(ling2.Ling2DecoderLayer, "
-                        "ling2.Ling2ScannableBlock),\n"
-                        "    }\n"
-                        "    return layer_map[self.config.decoder_block]\n\n"
-                        "  def __call__(self, y):\n"
-                        "    if self.is_gemma4_small:\n"
-                        "      y = self._apply_small(y)\n"
-                        "    elif self.is_ling2:\n"
-                        "      y = ling2.apply_decoder_layers(self, y, layer_args, layer_kwargs, kv_caches)\n"
-                        "    elif cfg.scan_layers:\n"
-                        "      y = self._apply_scanned(y)\n"
-                        "    return y\n\n"
-                        "  def get_layers(self):\n"
-                        '    """All of them."""\n'
-                        "    if self.is_ling2:\n"
-                        "      return ling2.get_layers(self)\n"
-                        "    return [self.layers]\n"
-                    ),
+                    before="""\
+from maxtext.models import deepseek, llama2
+
+
+class NNXDecoder(nnx.Module):
+
+  def __init__(self, config, rngs):
+    self.is_gemma4 = self.config.decoder_block == DecoderBlockType.GEMMA4
+    self._init_decoder_layers(rngs)
+
+  def _init_decoder_layers(self, rngs):
+    if self.is_gemma4_small:
+      self.layers = []
+    else:
+      self._init_sequential_layers(rngs)
+
+  def get_decoder_layers(self):
+    layer_map = {DecoderBlockType.DEEPSEEK: [deepseek.Dense, deepseek.MoE]}
+    return layer_map[self.config.decoder_block]
+
+  def __call__(self, y):
+    if self.is_gemma4_small:
+      y = self._apply_small(y)
+    elif cfg.scan_layers:
+      y = self._apply_scanned(y)
+    return y
+
+  def get_layers(self):
+    \"\"\"All of them.\"\"\"
+    return [self.layers]
+""",
+                    after="""\
+from maxtext.models import deepseek, ling2, llama2
+
+
+class NNXDecoder(nnx.Module):
+
+  def __init__(self, config, rngs):
+    self.is_gemma4 = self.config.decoder_block == DecoderBlockType.GEMMA4
+    self.is_ling2 = self.config.decoder_block == DecoderBlockType.LING2
+    self._init_decoder_layers(rngs)
+
+  def _init_decoder_layers(self, rngs):
+    if self.is_gemma4_small:
+      self.layers = []
+    elif self.is_ling2:
+      ling2.init_decoder_layers(self, rngs)
+    else:
+      self._init_sequential_layers(rngs)
+
+  def get_decoder_layers(self):
+    layer_map = {
+        DecoderBlockType.DEEPSEEK: [deepseek.Dense, deepseek.MoE],
+        DecoderBlockType.LING2: get_scannable(ling2.Ling2DecoderLayer, ling2.Ling2ScannableBlock),
+    }
+    return layer_map[self.config.decoder_block]
+
+  def __call__(self, y):
+    if self.is_gemma4_small:
+      y = self._apply_small(y)
+    elif self.is_ling2:
+      y = ling2.apply_decoder_layers(self, y, layer_args, layer_kwargs, kv_caches)
+    elif cfg.scan_layers:
+      y = self._apply_scanned(y)
+    return y
+
+  def get_layers(self):
+    \"\"\"All of them.\"\"\"
+    if self.is_ling2:
+      return ling2.get_layers(self)
+    return [self.layers]
+""",
                 ),
             ),
         ),

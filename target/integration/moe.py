@@ -203,16 +203,18 @@ class RoutedMoE(nnx.Module):
             examples=(
                 Example(
                     path=MAXTEXT_UTILS,
-                    before=(
-                        "def get_shared_expert_mlp_dim(config):\n"
-                        '  """The width."""\n  return config.moe_mlp_dim\n'
-                    ),
-                    after=(
-                        "def get_shared_expert_mlp_dim(config):\n"
-                        '  """The width."""\n'
-                        "  if config.decoder_block == DecoderBlockType.LING2 and config.moe_shared_expert_dim > 0:\n"
-                        "    return config.moe_shared_expert_dim\n  return config.moe_mlp_dim\n"
-                    ),
+                    before="""\
+def get_shared_expert_mlp_dim(config):
+  \"\"\"The width.\"\"\"
+  return config.moe_mlp_dim
+""",
+                    after="""\
+def get_shared_expert_mlp_dim(config):
+  \"\"\"The width.\"\"\"
+  if config.decoder_block == DecoderBlockType.LING2 and config.moe_shared_expert_dim > 0:
+    return config.moe_shared_expert_dim
+  return config.moe_mlp_dim
+""",
                 ),
             ),
         ),

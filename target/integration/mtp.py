@@ -91,52 +91,59 @@ INTEGRATIONS = (
             examples=(
                 Example(
                     path=MTP,
-                    before=(
-                        "class MultiTokenPredictionLayer(nnx.Module):\n\n"
-                        "  def __init__(self, config, layer_number, transformer_layer_module, rngs):\n"
-                        "    cfg = config\n"
-                        "    self.transformer_layer = transformer_layer_module(\n"
-                        "        config=cfg,\n"
-                        "        rngs=rngs,\n"
-                        "    )\n"
-                    ),
-                    after=(
-                        "class MultiTokenPredictionLayer(nnx.Module):\n\n"
-                        "  def __init__(self, config, layer_number, transformer_layer_module, rngs):\n"
-                        "    cfg = config\n"
-                        "    # A Ling2 layer has to know its index in the model; MTP layers follow those of the "
-                        "decoder.\n"
-                        "    layer_kwargs = {}\n"
-                        "    if cfg.decoder_block == DecoderBlockType.LING2:\n"
-                        '      layer_kwargs = {"layer_idx": cfg.num_decoder_layers + layer_number - 1}\n'
-                        "    self.transformer_layer = transformer_layer_module(\n"
-                        "        config=cfg,\n"
-                        "        rngs=rngs,\n"
-                        "        **layer_kwargs,\n"
-                        "    )\n"
-                    ),
+                    before="""\
+class MultiTokenPredictionLayer(nnx.Module):
+
+  def __init__(self, config, layer_number, transformer_layer_module, rngs):
+    cfg = config
+    self.transformer_layer = transformer_layer_module(
+        config=cfg,
+        rngs=rngs,
+    )
+""",
+                    after="""\
+class MultiTokenPredictionLayer(nnx.Module):
+
+  def __init__(self, config, layer_number, transformer_layer_module, rngs):
+    cfg = config
+    # A Ling2 layer has to know its index in the model; MTP layers follow those of the decoder.
+    layer_kwargs = {}
+    if cfg.decoder_block == DecoderBlockType.LING2:
+      layer_kwargs = {"layer_idx": cfg.num_decoder_layers + layer_number - 1}
+    self.transformer_layer = transformer_layer_module(
+        config=cfg,
+        rngs=rngs,
+        **layer_kwargs,
+    )
+""",
                 ),
                 Example(
                     path=MODELS,
-                    before=(
-                        "from maxtext.common.common_types import Config\n"
-                        "from maxtext.layers.quantizations import AqtQuantization\n\n\n"
-                        "class Transformer(nnx.Module):\n\n"
-                        "  def __init__(self, cfg, layer_types):\n"
-                        "    mtp_layer = layer_types[-1]\n"
-                        "    self.mtp_block = Block(mtp_layer)\n"
-                    ),
-                    after=(
-                        "from maxtext.common.common_types import Config, DecoderBlockType\n"
-                        "from maxtext.layers.quantizations import AqtQuantization\n"
-                        "from maxtext.models.ling2 import Ling2DecoderLayer\n\n\n"
-                        "class Transformer(nnx.Module):\n\n"
-                        "  def __init__(self, cfg, layer_types):\n"
-                        "    mtp_layer = layer_types[-1]\n"
-                        "    if cfg.decoder_block == DecoderBlockType.LING2:\n"
-                        "      mtp_layer = Ling2DecoderLayer\n"
-                        "    self.mtp_block = Block(mtp_layer)\n"
-                    ),
+                    before="""\
+from maxtext.common.common_types import Config
+from maxtext.layers.quantizations import AqtQuantization
+
+
+class Transformer(nnx.Module):
+
+  def __init__(self, cfg, layer_types):
+    mtp_layer = layer_types[-1]
+    self.mtp_block = Block(mtp_layer)
+""",
+                    after="""\
+from maxtext.common.common_types import Config, DecoderBlockType
+from maxtext.layers.quantizations import AqtQuantization
+from maxtext.models.ling2 import Ling2DecoderLayer
+
+
+class Transformer(nnx.Module):
+
+  def __init__(self, cfg, layer_types):
+    mtp_layer = layer_types[-1]
+    if cfg.decoder_block == DecoderBlockType.LING2:
+      mtp_layer = Ling2DecoderLayer
+    self.mtp_block = Block(mtp_layer)
+""",
                 ),
             ),
         ),
@@ -151,30 +158,105 @@ INTEGRATIONS = (
             examples=(
                 Example(
                     path=MTP,
-                    before=(
-                        "class MultiTokenPredictionBlock(nnx.Module):\n\n"
-                        "  def __call__(self, main_hidden_state):\n"
-                        "    cfg = self.config\n"
-                        "    mtp_hidden_state = main_hidden_state\n"
-                        "    for k in range(cfg.mtp_num_layers):\n"
-                        "      mtp_hidden_state = self.layer(mtp_hidden_state)\n"
-                        "      normed_mtp_hidden_state = mtp_layer.final_norm(mtp_hidden_state)\n"
-                        "      mtp_logits = self.decoder.apply_output_head(normed_mtp_hidden_state)\n"
-                    ),
-                    after=(
-                        "class MultiTokenPredictionBlock(nnx.Module):\n\n"
-                        "  def __call__(self, main_hidden_state):\n"
-                        "    cfg = self.config\n"
-                        "    mtp_hidden_state = main_hidden_state\n"
-                        "    if cfg.mtp_use_final_norm_hidden_state:\n"
-                        "      mtp_hidden_state = self.decoder.decoder_norm(main_hidden_state)\n"
-                        "    for k in range(cfg.mtp_num_layers):\n"
-                        "      mtp_hidden_state = self.layer(mtp_hidden_state)\n"
-                        "      normed_mtp_hidden_state = mtp_layer.final_norm(mtp_hidden_state)\n"
-                        "      if cfg.mtp_use_final_norm_hidden_state:\n"
-                        "        mtp_hidden_state = normed_mtp_hidden_state\n\n"
-                        "      mtp_logits = self.decoder.apply_output_head(normed_mtp_hidden_state)\n"
-                    ),
+                    before="""\
+class MultiTokenPredictionBlock(nnx.Module):
+
+  def __call__(self, main_hidden_state):
+    cfg = self.config
+    mtp_hidden_state = main_hidden_state
+    for k in range(cfg.mtp_num_layers):
+      mtp_hidden_state = self.layer(mtp_hidden_state)
+      normed_mtp_hidden_state = mtp_layer.final_norm(mtp_hidden_state)
+      mtp_logits = self.decoder.apply_output_head(normed_mtp_hidden_state)
+""",
+                    after="""\
+class MultiTokenPredictionBlock(nnx.Module):
+
+  def __call__(self, main_hidden_state):
+    cfg = self.config
+    mtp_hidden_state = main_hidden_state
+    if cfg.mtp_use_final_norm_hidden_state:
+      mtp_hidden_state = self.decoder.decoder_norm(main_hidden_state)
+    for k in range(cfg.mtp_num_layers):
+      mtp_hidden_state = self.layer(mtp_hidden_state)
+      normed_mtp_hidden_state = mtp_layer.final_norm(mtp_hidden_state)
+      if cfg.mtp_use_final_norm_hidden_state:
+        mtp_hidden_state = normed_mtp_hidden_state
+
+      mtp_logits = self.decoder.apply_output_head(normed_mtp_hidden_state)
+""",
+                ),
+                Example(
+                    path=MTP,
+                    before="""\
+class MultiTokenPredictionLayer(nnx.Module):
+
+  def __init__(self, config, rngs, layer_number):
+    cfg = config
+    self.transformer_layer = transformer_layer_module(config=cfg)
+
+
+class MultiTokenPredictionBlock(nnx.Module):
+
+  def __call__(self, main_hidden_state):
+    cfg = self.config
+    mtp_hidden_state = main_hidden_state
+    for k in range(cfg.mtp_num_layers):
+      mtp_hidden_state = mtp_layer(mtp_hidden_state)
+      mtp_logits = self.decoder.apply_output_head(mtp_hidden_state)
+""",
+                    after="""\
+class MultiTokenPredictionLayer(nnx.Module):
+
+  def __init__(self, config, rngs, layer_number):
+    cfg = config
+    self.transformer_layer = transformer_layer_module(config=cfg)
+    if cfg.mtp_use_final_norm_hidden_state:
+      final_norm = RMSNorm(
+          num_features=cfg.emb_dim,
+          epsilon=cfg.normalization_layer_epsilon,
+          dtype=cfg.dtype,
+          weight_dtype=cfg.weight_dtype,
+          kernel_axes=("norm",),
+          rngs=rngs,
+      )
+      setattr(self, f"mtp_{layer_number}_final_norm", final_norm)
+
+
+class MultiTokenPredictionBlock(nnx.Module):
+
+  def __call__(self, main_hidden_state):
+    cfg = self.config
+    mtp_hidden_state = main_hidden_state
+    if cfg.mtp_use_final_norm_hidden_state:
+      mtp_hidden_state = self.decoder.decoder_norm(main_hidden_state)
+    for k in range(cfg.mtp_num_layers):
+      mtp_hidden_state = mtp_layer(mtp_hidden_state)
+      head_kwargs = {}
+      if cfg.mtp_use_final_norm_hidden_state:
+        mtp_hidden_state = getattr(mtp_layer, f"mtp_{k}_final_norm")(mtp_hidden_state)
+        head_kwargs = {"normalize_y": False}
+
+      mtp_logits = self.decoder.apply_output_head(mtp_hidden_state, **head_kwargs)
+""",
+                ),
+                Example(
+                    path=DECODERS,
+                    before="""\
+class NNXDecoder(nnx.Module):
+
+  def apply_output_head(self, y, model_mode):
+    y = self.decoder_norm(y)
+    return self.logits_dense(y)
+""",
+                    after="""\
+class NNXDecoder(nnx.Module):
+
+  def apply_output_head(self, y, model_mode, normalize_y=True):
+    if normalize_y:
+      y = self.decoder_norm(y)
+    return self.logits_dense(y)
+""",
                 ),
             ),
         ),

@@ -35,11 +35,27 @@ INTEGRATIONS = (
             examples=(
                 Example(
                     path=NORMALIZATIONS,
-                    before="class RMSNorm(nnx.Module):\n  epsilon = 1e-6\n\n\ndef l2norm(x):\n  return x\n",
+                    before="""\
+class RMSNorm(nnx.Module):
+  epsilon = 1e-6
+
+
+def l2norm(x):
+  return x
+""",
                     after=(
-                        "class RMSNorm(nnx.Module):\n  epsilon = 1e-6\n\n\n"
+                        """\
+class RMSNorm(nnx.Module):
+  epsilon = 1e-6
+
+
+"""
                         + source_of("group_rms_norm", "GroupRMSNorm")
-                        + "\n\ndef l2norm(x):\n  return x\n"
+                        + """
+
+def l2norm(x):
+  return x
+"""
                     ),
                 ),
             ),
@@ -54,17 +70,22 @@ INTEGRATIONS = (
             examples=(
                 Example(
                     path=LINEARS,
-                    before=(
-                        "class MlpBlock:\n\n  def get_norm_layer(self):\n"
-                        "    if self.config.decoder_block in (DecoderBlockType.LLAMA2, DecoderBlockType.DEEPSEEK):\n"
-                        "      return RMSNorm\n    return LayerNorm\n"
-                    ),
-                    after=(
-                        "class MlpBlock:\n\n  def get_norm_layer(self):\n"
-                        "    if self.config.decoder_block in (DecoderBlockType.LLAMA2, DecoderBlockType.DEEPSEEK, "
-                        "DecoderBlockType.LING2):\n"
-                        "      return RMSNorm\n    return LayerNorm\n"
-                    ),
+                    before="""\
+class MlpBlock:
+
+  def get_norm_layer(self):
+    if self.config.decoder_block in (DecoderBlockType.LLAMA2, DecoderBlockType.DEEPSEEK):
+      return RMSNorm
+    return LayerNorm
+""",
+                    after="""\
+class MlpBlock:
+
+  def get_norm_layer(self):
+    if self.config.decoder_block in (DecoderBlockType.LLAMA2, DecoderBlockType.DEEPSEEK, DecoderBlockType.LING2):
+      return RMSNorm
+    return LayerNorm
+""",
                 ),
             ),
         ),

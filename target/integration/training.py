@@ -32,7 +32,8 @@ if getattr(config, "router_z_loss_weight", 0.0) > 0.0:
 _COUNTS = '''
 def returns_expert_counts(config) -> bool:
   """Whether an MoE layer's third value is expert counts, which the caller turns into the routed-bias update."""
-  return getattr(config, "gradient_accumulation_steps", 1) > 1 or config.decoder_block == ctypes.DecoderBlockType.LING2
+  is_ling2 = getattr(config, "decoder_block", None) == ctypes.DecoderBlockType.LING2
+  return is_ling2 or getattr(config, "gradient_accumulation_steps", 1) > 1
 '''
 
 
@@ -127,75 +128,131 @@ INTEGRATIONS = (
             examples=(
                 Example(
                     path=MOE,
-                    before=(
-                        "class GateLogit(nnx.Module):\n\n"
-                        '  def __init__(self, model_name: str, matmul_precision: str = "default"):\n'
-                        "    self.model_name = model_name\n\n"
-                        "  def __call__(self, inputs, _initializing=False):\n"
-                        "    output = self.dot(inputs)\n"
-                        "    pre_bias_logits = None\n"
-                        "    return output, pre_bias_logits\n\n\n"
-                        "class RoutedMoE(nnx.Module):\n\n"
-                        "  def __init__(self, config):\n"
-                        "    self.gate = GateLogit(model_name=config.model_name)\n"
-                    ),
-                    after=(
-                        "class GateLogit(nnx.Module):\n\n"
-                        '  def __init__(self, model_name: str, matmul_precision: str = "default", '
-                        "z_loss_weight: float = 0.0):\n"
-                        "    self.model_name = model_name\n"
-                        "    self.z_loss_weight = z_loss_weight\n\n"
-                        "  def __call__(self, inputs, _initializing=False):\n"
-                        "    output = self.dot(inputs)\n"
-                        "    pre_bias_logits = None\n\n"
-                        "    if self.z_loss_weight > 0.0 and not _initializing:\n"
-                        "      z_loss = jnp.mean(jnp.square(jax.nn.logsumexp(output.astype(jnp.float32), "
-                        "axis=-1)))\n"
-                        '      self.sow(nnx.Intermediate, "router_z_loss", self.z_loss_weight * z_loss)\n'
-                        "    return output, pre_bias_logits\n\n\n"
-                        "class RoutedMoE(nnx.Module):\n\n"
-                        "  def __init__(self, config):\n"
-                        "    self.gate = GateLogit(model_name=config.model_name, "
-                        "z_loss_weight=self.config.router_z_loss_weight)\n"
-                    ),
+                    before="""\
+class GateLogit(nnx.Module):
+
+  def __init__(self, model_name: str, matmul_precision: str = "default"):
+    self.model_name = model_name
+
+  def __call__(self, inputs, _initializing=False):
+    output = self.dot(inputs)
+    pre_bias_logits = None
+    return output, pre_bias_logits
+
+
+class RoutedMoE(nnx.Module):
+
+  def __init__(self, config):
+    self.gate = GateLogit(model_name=config.model_name)
+""",
+                    after="""\
+class GateLogit(nnx.Module):
+
+  def __init__(self, model_name: str, matmul_precision: str = "default", z_loss_weight: float = 0.0):
+    self.model_name = model_name
+    self.z_loss_weight = z_loss_weight
+
+  def __call__(self, inputs, _initializing=False):
+    output = self.dot(inputs)
+    pre_bias_logits = None
+
+    if self.z_loss_weight > 0.0 and not _initializing:
+      z_loss = jnp.mean(jnp.square(jax.nn.logsumexp(output.astype(jnp.float32), axis=-1)))
+      self.sow(nnx.Intermediate, "router_z_loss", self.z_loss_weight * z_loss)
+    return output, pre_bias_logits
+
+
+class RoutedMoE(nnx.Module):
+
+  def __init__(self, config):
+    self.gate = GateLogit(model_name=config.model_name, z_loss_weight=self.config.router_z_loss_weight)
+""",
                 ),
                 Example(
                     path=TRAIN,
-                    before=(
-                        "def loss_fn(model, config):\n"
-                        "  moe_lb_loss = 0.0\n"
-                        "  if config.num_experts > 1:\n"
-                        '    moe_lb_loss = jnp.mean(collect("moe_lb_loss"))\n'
-                        "    loss += moe_lb_loss\n"
-                        "  aux = {\n"
-                        '      "xent_sum": xent_sum,\n'
-                        '      "moe_lb_loss": moe_lb_loss,\n'
-                        "  }\n"
-                        "  return loss, aux\n\n\n"
-                        "def train_step(model, config, aux):\n"
-                        "  scalar_metrics.update(bias_metrics)\n"
-                    ),
+                    before="""\
+def loss_fn(model, config):
+  moe_lb_loss = 0.0
+  if config.num_experts > 1:
+    moe_lb_loss = jnp.mean(collect("moe_lb_loss"))
+    loss += moe_lb_loss
+  aux = {
+      "xent_sum": xent_sum,
+      "moe_lb_loss": moe_lb_loss,
+  }
+  return loss, aux
+
+
+def train_step(model, config, aux):
+  scalar_metrics.update(bias_metrics)
+""",
                     after=(
-                        "def loss_fn(model, config):\n"
-                        "  moe_lb_loss = 0.0\n"
-                        "  if config.num_experts > 1:\n"
-                        '    moe_lb_loss = jnp.mean(collect("moe_lb_loss"))\n'
-                        "    loss += moe_lb_loss\n\n"
+                        """\
+def loss_fn(model, config):
+  moe_lb_loss = 0.0
+  if config.num_experts > 1:
+    moe_lb_loss = jnp.mean(collect("moe_lb_loss"))
+    loss += moe_lb_loss
+
+"""
                         + textwrap.indent(_COLLECT.strip("\n"), "  ").replace(
                             "__add", "loss += router_z_loss"
                         )
-                        + "\n"
-                        "  aux = {\n"
-                        '      "xent_sum": xent_sum,\n'
-                        '      "moe_lb_loss": moe_lb_loss,\n'
-                        '      "router_z_loss": router_z_loss,\n'
-                        "  }\n"
-                        "  return loss, aux\n\n\n"
-                        "def train_step(model, config, aux):\n"
-                        '  if getattr(config, "router_z_loss_weight", 0.0) > 0.0:\n'
-                        '    scalar_metrics["learning/router_z_loss"] = aux["router_z_loss"]\n'
-                        "  scalar_metrics.update(bias_metrics)\n"
+                        + """
+  aux = {
+      "xent_sum": xent_sum,
+      "moe_lb_loss": moe_lb_loss,
+      "router_z_loss": router_z_loss,
+  }
+  return loss, aux
+
+
+def train_step(model, config, aux):
+  if getattr(config, "router_z_loss_weight", 0.0) > 0.0:
+    scalar_metrics["learning/router_z_loss"] = aux["router_z_loss"]
+  scalar_metrics.update(bias_metrics)
+"""
                     ),
+                ),
+                Example(
+                    path=ACCUMULATION,
+                    before="""\
+def gradient_accumulation_loss_and_grad(model, config):
+  is_nnx = isinstance(model, nnx.Module)
+
+  def accumulate_gradient(acc_grad_and_loss, data):
+    acc_grad_and_loss["moe_lb_loss"] += aux["moe_lb_loss"]
+    return acc_grad_and_loss, aux
+
+  init_grad_and_loss = {"loss": 0.0, "moe_lb_loss": 0.0}
+  grad_and_loss, aux = jax.lax.scan(accumulate_gradient, init_grad_and_loss, data)
+  loss = jnp.where(has_weights, loss, 0.0)
+  for key in ("moe_lb_loss", "indexer_loss", "mtp_loss"):
+    aux[key] = aux[key] / config.gradient_accumulation_steps
+  return loss, aux
+""",
+                    after="""\
+def gradient_accumulation_loss_and_grad(model, config):
+  is_nnx = isinstance(model, nnx.Module)
+  use_router_z_loss = getattr(config, "router_z_loss_weight", 0.0) > 0.0
+
+  def accumulate_gradient(acc_grad_and_loss, data):
+    acc_grad_and_loss["moe_lb_loss"] += aux["moe_lb_loss"]
+    if use_router_z_loss:
+      acc_grad_and_loss["router_z_loss"] += aux["router_z_loss"]
+    return acc_grad_and_loss, aux
+
+  init_grad_and_loss = {"loss": 0.0, "moe_lb_loss": 0.0}
+  if use_router_z_loss:
+    init_grad_and_loss["router_z_loss"] = 0.0
+  grad_and_loss, aux = jax.lax.scan(accumulate_gradient, init_grad_and_loss, data)
+  if use_router_z_loss:
+    loss += grad_and_loss["router_z_loss"] / config.gradient_accumulation_steps
+  loss = jnp.where(has_weights, loss, 0.0)
+  for key in ("moe_lb_loss", "router_z_loss", "indexer_loss", "mtp_loss"):
+    aux[key] = aux[key] / config.gradient_accumulation_steps
+  return loss, aux
+""",
                 ),
             ),
         ),
@@ -217,32 +274,68 @@ INTEGRATIONS = (
             examples=(
                 Example(
                     path=TRAIN,
-                    before=(
-                        "from maxtext.common.goodput import record_goodput\n\n\n"
-                        "def train_step(config, aux, node):\n"
-                        '  if getattr(config, "model_name", "").startswith("deepseek4"):\n'
-                        '    max_logging.log("updating")\n'
-                        '    flat_intermediates = traverse_util.flatten_dict(aux.get("outputs"))\n'
-                        "    for update_val in flat_intermediates:\n"
-                        "      node.bias.value = node.bias.value + jnp.array(update_val)\n"
-                    ),
-                    after=(
-                        "from maxtext.common.common_types import DecoderBlockType\n"
-                        "from maxtext.common.goodput import record_goodput\n\n\n"
-                        "def train_step(config, aux, node):\n"
-                        "  if (\n"
-                        '      getattr(config, "model_name", "").startswith("deepseek4")\n'
-                        '      or getattr(config, "decoder_block", None) == DecoderBlockType.LING2\n'
-                        "  ):\n"
-                        '    if getattr(config, "decoder_block", None) != DecoderBlockType.LING2:\n'
-                        '      max_logging.log("updating")\n'
-                        '    flat_intermediates = traverse_util.flatten_dict(aux.get("outputs"))\n'
-                        "    for update_val in flat_intermediates:\n"
-                        "      node.bias.value = node.bias.value + jnp.array(update_val)\n"
-                        '      if getattr(config, "routed_bias_zero_mean", False):\n'
-                        "        node.bias.value = node.bias.value - jnp.mean(node.bias.value, axis=-1, "
-                        "keepdims=True)\n"
-                    ),
+                    before="""\
+from maxtext.common.goodput import record_goodput
+
+
+def train_step(config, aux, node):
+  if getattr(config, "model_name", "").startswith("deepseek4"):
+    max_logging.log("updating")
+    flat_intermediates = traverse_util.flatten_dict(aux.get("outputs"))
+    for update_val in flat_intermediates:
+      node.bias.value = node.bias.value + jnp.array(update_val)
+""",
+                    after="""\
+from maxtext.common.common_types import DecoderBlockType
+from maxtext.common.goodput import record_goodput
+
+
+def train_step(config, aux, node):
+  if (
+      getattr(config, "model_name", "").startswith("deepseek4")
+      or getattr(config, "decoder_block", None) == DecoderBlockType.LING2
+  ):
+    if getattr(config, "decoder_block", None) != DecoderBlockType.LING2:
+      max_logging.log("updating")
+    flat_intermediates = traverse_util.flatten_dict(aux.get("outputs"))
+    for update_val in flat_intermediates:
+      node.bias.value = node.bias.value + jnp.array(update_val)
+      if getattr(config, "routed_bias_zero_mean", False):
+        node.bias.value = node.bias.value - jnp.mean(node.bias.value, axis=-1, keepdims=True)
+""",
+                ),
+                Example(
+                    path=MOE,
+                    before="""\
+def calculate_load_balance_updates(top_k_indices):
+  return top_k_indices
+
+
+class RoutedMoE(nnx.Module):
+
+  def dense_matmul(self, top_k_indices):
+    if getattr(self.config, "gradient_accumulation_steps", 1) > 1:
+      return calculate_expert_counts(top_k_indices)
+    return calculate_load_balance_updates(top_k_indices)
+""",
+                    after='''\
+def returns_expert_counts(config) -> bool:
+  """Whether an MoE layer's third value is expert counts, which the caller turns into the routed-bias update."""
+  is_ling2 = getattr(config, "decoder_block", None) == ctypes.DecoderBlockType.LING2
+  return is_ling2 or getattr(config, "gradient_accumulation_steps", 1) > 1
+
+
+def calculate_load_balance_updates(top_k_indices):
+  return top_k_indices
+
+
+class RoutedMoE(nnx.Module):
+
+  def dense_matmul(self, top_k_indices):
+    if returns_expert_counts(self.config):
+      return calculate_expert_counts(top_k_indices)
+    return calculate_load_balance_updates(top_k_indices)
+''',
                 ),
             ),
         ),
