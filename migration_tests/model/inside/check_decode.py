@@ -30,9 +30,12 @@ def test_prefill_and_steps(scan: bool, latent_cache: bool) -> None:
         max_prefill_predict_length=PREFILL,
         max_target_length=PREFILL + STEPS,
         mla_naive_kvcache=not latent_cache,
+        mtp_num_layers=1,  # as in the released config; it has no part in decoding
         remat_policy="none",
     )
-    unscanned = models.random_tensors(abstract_model(layers_config(SHAPE, scan_layers=False)))
+    unscanned = models.random_tensors(
+        abstract_model(layers_config(SHAPE, scan_layers=False, mtp_num_layers=1))
+    )
     tensors = weights.scanned(unscanned, config) if scan else unscanned
     rng = np.random.default_rng(0)
     rows = [rng.integers(0, config.vocab_size, length + STEPS) for length in LENGTHS]

@@ -80,7 +80,8 @@ def one_device() -> Any:
     config = layers_config(SHAPE, scan_layers=True, mtp_num_layers=1, vocab_size=64)
     tensors = models.random_tensors(abstract_model(config))
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(jax, "devices", lambda devices=jax.devices(): devices[:1])
+        first = jax.devices()[:1]
+        monkeypatch.setattr(jax, "devices", lambda: first)
         return tensors, loss_and_gradients(config, tensors)
 
 
