@@ -583,6 +583,11 @@ class Branch(Block):
             node = node.orelse
 
     @property
+    def whole(self) -> Statement:
+        """The whole `if` statement that begins with this branch."""
+        return Statement(self.file, self.node, self.label, self.bound)
+
+    @property
     def test(self) -> Expression:
         """The condition."""
         assert isinstance(self.node, cst.If)

@@ -9,15 +9,20 @@ from target.integration import config, counting, decoder, linen, moe, mtp, norma
 from target.integration.inserted_source import field_names
 
 NEW_FILES = Path(__file__).parents[1] / "maxtext"
-INTEGRATIONS: tuple[Integration, ...] = (
-    *config.INTEGRATIONS,
-    *normalization.INTEGRATIONS,
-    *moe.INTEGRATIONS,
-    *decoder.INTEGRATIONS,
-    *mtp.INTEGRATIONS,
-    *training.INTEGRATIONS,
-    *counting.INTEGRATIONS,
-    *linen.INTEGRATIONS,
+INTEGRATIONS: tuple[Integration, ...] = tuple(
+    sorted(
+        (
+            *config.INTEGRATIONS,
+            *normalization.INTEGRATIONS,
+            *moe.INTEGRATIONS,
+            *decoder.INTEGRATIONS,
+            *mtp.INTEGRATIONS,
+            *training.INTEGRATIONS,
+            *counting.INTEGRATIONS,
+            *linen.INTEGRATIONS,
+        ),
+        key=lambda integration: integration.rule.id,
+    )
 )
 
 

@@ -35,6 +35,10 @@ if cfg.mtp_use_final_norm_hidden_state:
   mtp_hidden_state = getattr(mtp_layer, f"mtp_{k}_final_norm")(mtp_hidden_state)
   head_kwargs = {"normalize_y": False}
 """
+_IDLE = """
+# A Ling2 config asks for MTP by itself, also when the model is only to decode.
+mtp_is_idle = self.config.decoder_block == DecoderBlockType.LING2 and model_mode != MODEL_MODE_TRAIN
+"""
 
 
 def _layer_index(file: AnchoredFile) -> None:
@@ -79,6 +83,14 @@ def _output_head(file: AnchoredFile) -> None:
     if not head.parameters.holds("normalize_y"):
         head.parameters.add("normalize_y=True", after="model_mode")
         head.statement("y = self.decoder_norm(...)").only_if("normalize_y")
+
+
+def _training_only(file: AnchoredFile) -> None:
+    call = file.module.klass("Transformer").function("__call__")
+    branch = call.statement("self.mtp_block(...)").branch_of()
+    branch.whole.insert_before(_IDLE, apart=True)
+    if not branch.test.matches("__test and not mtp_is_idle"):
+        branch.test.replace(f"{branch.test.source} and not mtp_is_idle")
 
 
 INTEGRATIONS = (
@@ -261,5 +273,42 @@ class NNXDecoder(nnx.Module):
             ),
         ),
         (Step(MTP, _hidden_state), Step(DECODERS, _output_head)),
+    ),
+    Integration(
+        Rule(
+            "INT016",
+            "safe",
+            "The multi-token prediction of LING2 runs in training alone",
+            "Its layers have no caches, and a configuration of Ling2 asks for it when the model is to decode as well.",
+            examples=(
+                Example(
+                    path=MODELS,
+                    before="""\
+class Transformer(nnx.Module):
+
+  def __call__(self, tokens, model_mode):
+    logits, hidden_state = self.decoder(tokens)
+    # A side-car.
+    if getattr(self.config, "mtp_num_layers", 0) > 0:
+      self.mtp_block(hidden_state)
+    return logits
+""",
+                    after="""\
+class Transformer(nnx.Module):
+
+  def __call__(self, tokens, model_mode):
+    logits, hidden_state = self.decoder(tokens)
+    # A Ling2 config asks for MTP by itself, also when the model is only to decode.
+    mtp_is_idle = self.config.decoder_block == DecoderBlockType.LING2 and model_mode != MODEL_MODE_TRAIN
+
+    # A side-car.
+    if getattr(self.config, "mtp_num_layers", 0) > 0 and not mtp_is_idle:
+      self.mtp_block(hidden_state)
+    return logits
+""",
+                ),
+            ),
+        ),
+        (Step(MODELS, _training_only),),
     ),
 )
