@@ -388,7 +388,7 @@ class Block(Part):
             text: `name: what it is`.
             after: the name to put it after; without it in the docstring, nothing is added.
         """
-        first = Statement(self.file, self.statements[0], self.label)
+        first = self._own(0)
         start, end = first.span
         name = text.partition(":")[0]
         entry = re.compile(rf"^([ \t]+){after}:[^\n]*\n(?:\1[ \t]+[^\n]*\n)*", re.MULTILINE)
@@ -402,7 +402,7 @@ class Block(Part):
 
     def prepend(self, source: str) -> None:
         """Insert statements as the first ones of this block, after a docstring."""
-        first = Statement(self.file, self.statements[0], self.label)
+        first = self._own(0)
         if first.is_docstring:
             first.insert_after(source)
         else:
@@ -410,7 +410,17 @@ class Block(Part):
 
     def append(self, source: str) -> None:
         """Insert statements as the last ones of this block."""
-        Statement(self.file, self.statements[-1], self.label).insert_after(source)
+        self._own(-1).insert_after(source)
+
+    def _own(self, index: int) -> Statement:
+        """The first or last statement of this block.
+
+        Raises:
+            AnchorError: it has none on lines of their own.
+        """
+        if not self.statements:
+            raise AnchorError(f"no statements on lines of their own in {self.label}")
+        return Statement(self.file, self.statements[index], self.label)
 
     def _one[T](self, found: Iterator[T], what: str) -> T:
         first = next(found, None)
@@ -496,12 +506,6 @@ class Statement(Block):
             blank = self._blank(source) or "\n" * apart
             self.file.edit((end, end), lead + blank + self._indented(source))
 
-    def replace(self, template: str) -> None:
-        """Make this statement into others; the wildcards of its pattern can be used in them."""
-        new = self._indented(self.filled(template))
-        start = self.file.line_start(self.span[0])
-        self.file.edit((start, self.file.line_end(self.span[1])), new)
-
     def _start(self) -> int:
         decorators = getattr(self.node, "decorators", ())
         first = decorators[0] if decorators else self.node
@@ -555,8 +559,7 @@ class Branch(Block):
         wanted = parse_pattern(test)
         if any(same(wanted, link.test) for link in self._chain()):
             return
-        last = Statement(self.file, self.statements[-1], self.label)
-        end = self.file.line_end(last._end())
+        end = self.file.line_end(self._own(-1)._end())
         margin = self.file.indent(self.span[0])
         body = textwrap.indent(textwrap.dedent(source).strip("\n"), f"{margin}  ")
         self.file.edit((end, end), f"{margin}elif {test}:\n{body}\n")
@@ -605,8 +608,7 @@ class Case(Block):
         for held in match_.cases:
             if isinstance(held.pattern, cst.MatchValue) and same(wanted, held.pattern.value):
                 return
-        last = Statement(self.file, self.statements[-1], self.label)
-        end = self.file.line_end(last._end())
+        end = self.file.line_end(self._own(-1)._end())
         margin = self.file.indent(self.span[0])
         body = textwrap.indent(textwrap.dedent(source).strip("\n"), f"{margin}  ")
         self.file.edit((end, end), f"{margin}case {value}:\n{body}\n")

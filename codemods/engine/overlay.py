@@ -173,6 +173,10 @@ def run_steps(
         except AnchorError as error:
             del file.edits[before:]
             missing.append(Missing(path, rule, str(error)))
+        except Exception as error:  # one edit must not cost the user all the others
+            del file.edits[before:]
+            fault = f"the rule failed ({type(error).__name__}: {error}); report the fault"
+            missing.append(Missing(path, rule, fault))
     edits, clashes = settle(file.ordered())
     for _, dropped in clashes:
         missing.append(Missing(path, dropped.rule, "another rule changes the same place"))

@@ -289,7 +289,7 @@ def test_imports(before: str, statement: str, after: str | None) -> None:
     assert edited(before, lambda f: f.add_import(statement)) == expected
 
 
-TEXT = "class A:\n\n  def f(self):\n    x = {B: 1}\n    y = {B: 2}\n    if z:\n      g()\n"
+TEXT = "class A:\n\n  def f(self):\n    x = {B: 1}\n    y = {B: 2}\n    if z:\n      g()\n    if short: pass\n"
 
 
 @pytest.mark.parametrize(
@@ -318,6 +318,10 @@ TEXT = "class A:\n\n  def f(self):\n    x = {B: 1}\n    y = {B: 2}\n    if z:\n 
             "`x = {B: 1}` in the module is in no `if`",
         ),
         (lambda f: f.module.statement("g()").otherwise(), "`g()` in the module is in no `else`"),
+        (
+            lambda f: f.module.branch("short").add_after("n", "m()"),
+            "no statements on lines of their own in the module",
+        ),
         (lambda f: f.add_import("import n"), "no import at the top of the module"),
     ],
 )

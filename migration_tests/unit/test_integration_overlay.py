@@ -190,6 +190,19 @@ def test_two_rules_for_one_place_clash() -> None:
     ]
 
 
+def test_a_rule_that_fails_costs_no_other() -> None:
+    def fail(_: AnchoredFile) -> None:
+        raise IndexError("list index out of range")
+
+    def edit(file: AnchoredFile) -> None:
+        file.module.expression("x").replace("b")
+
+    steps = [("INT001", Step("a.py", fail)), ("INT002", Step("a.py", edit))]
+    edits, missing = run_steps("a.py", "x\n", steps)
+    assert [e.new for e in edits] == ["b"]
+    assert missing[0].reason.startswith("the rule failed (IndexError: list index")
+
+
 def test_an_edit_that_would_not_parse_is_not_made(tmp_path: Path) -> None:
     def edit(file: AnchoredFile) -> None:
         file.module.expression("x").replace("(")
