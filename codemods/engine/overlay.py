@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -11,17 +10,16 @@ from pathlib import Path, PurePosixPath
 
 from codemods.engine import output
 from codemods.engine.anchors import AnchoredFile, AnchorError
+from codemods.engine.discover import discover
 from codemods.engine.edits import Edit, apply, settle
 from codemods.engine.source import decode
 from codemods.engine.tree import UnparsableError
 from codemods.maps import symbols
-from codemods.maps.symbols import SymbolTable
+from codemods.maps.symbols import SymbolTable, files_below
 from codemods.rules.base import Rule
 from codemods.upstream import Upstream, require_target, resolve_upstream
 
 PACKAGE = "maxtext"
-# What running a tree leaves in it, and what belongs to a repository rather than to its tree.
-_NOT_COPIED = frozenset({".git", "__pycache__", ".pytest_cache"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ def plan(upstream: Upstream, new_files: Path, integrations: Iterable[Integration
         integrations: the rules.
     """
     made = Overlay(upstream)
-    for path in _files(new_files):
+    for path in files_below(new_files):
         name = f"{new_files.name}/{path}"
         made.added[name] = new_files / path
         held = upstream.python_root / name
@@ -237,36 +235,17 @@ def _content(made: Overlay, path: str) -> bytes | None:
 
 
 def write_overlay(made: Overlay, stage: Path) -> None:
-    """Write the tree into the folder `stage`."""
-    root = made.upstream.root
-    prefix = made.upstream.python_root.relative_to(root)
-    for path in _tree(made.upstream):
-        target = stage / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        source = root / path
-        if source.is_symlink():
-            os.symlink(os.readlink(source), target)
-        else:
-            _write(target, source.read_bytes(), source)
-    for name, data in made.edited.items():
-        _write(stage / prefix / name, data, made.upstream.python_root / name)
-    for name, source in made.added.items():
-        target = stage / prefix / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _write(target, source.read_bytes(), source)
-
-
-def _write(target: Path, data: bytes, like: Path) -> None:
-    target.write_bytes(data)
-    target.chmod(like.stat().st_mode & 0o777 | 0o600)
-
-
-def _tree(upstream: Upstream) -> Iterator[str]:
-    """The files of an upstream tree: all of a checkout; of a folder of packages, those of MaxText."""
-    tops = _tops(upstream)
-    for path in _files(upstream.root):
-        if tops is None or PurePosixPath(path).parts[0] in tops:
-            yield path
+    """Write the tree into the folder `stage`: of a checkout what git knows, of installed packages MaxText."""
+    checkout = discover(made.upstream.root)
+    tops = _tops(made.upstream)
+    for found in checkout.files:
+        if tops is None or PurePosixPath(found.path).parts[0] in tops:
+            output.carry(stage, checkout, found, found.path)
+    package = stage / made.upstream.python_root.relative_to(made.upstream.root)
+    for path, data in made.edited.items():
+        output.write(package, path, data, made.upstream.python_root / path)
+    for path, source in made.added.items():
+        output.write(package, path, source.read_bytes(), source)
 
 
 def _tops(upstream: Upstream) -> set[str] | None:
@@ -277,17 +256,4 @@ def _tops(upstream: Upstream) -> set[str] | None:
     for record in upstream.root.glob(f"{PACKAGE}-*.dist-info/RECORD"):
         for line in record.read_text(encoding="utf-8", errors="replace").splitlines():
             tops.add(line.split("/")[0])
-    return tops - {"..", ""}
-
-
-def _files(root: Path) -> Iterator[str]:
-    """The files and links below a folder, sorted, relative to it and with `/`."""
-    found: list[str] = []
-    for folder, folders, names in os.walk(root):
-        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        folders[:] = [name for name in folders if name not in _NOT_COPIED and name not in links]
-        for name in (*names, *links):
-            path = Path(folder, name)
-            if path.is_symlink() or path.is_file():
-                found.append(path.relative_to(root).as_posix())
-    yield from sorted(found)
+    return tops

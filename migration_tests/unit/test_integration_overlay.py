@@ -21,7 +21,7 @@ from codemods.errors import UserError
 from codemods.rules import documented_rules
 from codemods.rules.base import Rule
 from codemods.upstream import resolve_upstream
-from migration_tests.checkouts import CommandLine, contents
+from migration_tests.checkouts import CommandLine, contents, git, state
 from migration_tests.support import migrate_files, write_files
 from target.integration import INTEGRATIONS, NEW_FILES, config_fields
 
@@ -216,6 +216,29 @@ def test_an_edit_that_would_not_parse_is_not_made(tmp_path: Path) -> None:
     assert "it would be no Python" in made.missing[-1].reason
 
 
+def test_of_a_repository_what_git_ignores_stays_out(tmp_path: Path) -> None:
+    root = write_files(
+        tmp_path / "upstream",
+        {
+            "src/maxtext/layers/a.py": "",
+            "src/maxtext/untracked.py": "",
+            ".gitignore": "/.venv\n",
+            ".venv/lib/b.py": "",
+        },
+    )
+    (root / "link").symlink_to("src/maxtext")
+    git(root, "init", "--quiet")
+    git(root, "add", "src/maxtext/layers", "link")
+    git(root, "commit", "--quiet", "--message", "tree")
+    before = state(root)
+    out = tmp_path / "out"
+    overlay(str(root), out, NEW_FILES, [])
+    assert sorted(p.name for p in out.iterdir()) == [".gitignore", "link", "src"]
+    assert os.readlink(out / "link") == "src/maxtext"
+    assert (out / "src/maxtext/untracked.py").is_file()
+    assert state(root) == before
+
+
 def test_of_a_folder_of_packages_only_maxtext_is_taken(tmp_path: Path) -> None:
     root = write_files(
         tmp_path / "site-packages",
@@ -315,7 +338,7 @@ def test_nothing_is_left_of_an_overlay_that_fails(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "somewhere")
 
-    monkeypatch.setattr("codemods.engine.overlay._write", full)
+    monkeypatch.setattr("codemods.engine.output.write", full)
     with pytest.raises(UserError, match="No space left"):
         overlay(str(root), tmp_path / "deep/out", NEW_FILES, INTEGRATIONS)
     assert sorted(os.listdir(tmp_path)) == ["upstream"]
