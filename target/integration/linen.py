@@ -9,6 +9,7 @@ from codemods.engine.overlay import Integration, Step
 from codemods.rules.base import Example, Rule
 from target.integration.inserted_source import source_of
 
+TYPES = "maxtext/configs/types.py"
 LINEN_DECODERS = "maxtext/layers/decoders.py"
 METHOD = source_of("linen_decoder", "_apply_ling2_layers")
 
@@ -21,6 +22,15 @@ _CALL = """
 y = self._apply_ling2_layers(
     RemattedBlockLayers, y, broadcast_args, previous_chunk, slot, kv_caches, attention_metadata
 )
+"""
+_CHECKS = """
+if self.decoder_block == DecoderBlockType.LING2 and not self.pure_nnx_decoder:
+  if self.routed_bias and self.routed_bias_update_rate > 0.0:
+    raise ValueError(
+        "Ling2's Linen decoder does not update the routed bias: set pure_nnx_decoder=True or routed_bias_update_rate=0."
+    )
+  if self.mtp_num_layers > 0:
+    raise ValueError("Ling2's Linen decoder has no MTP layers: set pure_nnx_decoder=True or mtp_num_layers=0.")
 """
 
 
@@ -40,13 +50,22 @@ def _execution(file: AnchoredFile) -> None:
     file.add_import("from maxtext.common import ling2_layers")
 
 
+def _checks(file: AnchoredFile) -> None:
+    if file.module.has("pure_nnx_decoder: bool = __field"):
+        config = file.module.klass("MaxTextConfig")
+        config.statement("if linen_flags: ...").insert_before(_CHECKS, apart=True)
+
+
 INTEGRATIONS = (
     Integration(
         Rule(
             "INT015",
             "safe",
             "The Linen decoder, where upstream has one, runs Ling2's layers: one by one, or prefix, scan and remainder",
-            "Only the layers that have full attention read externally managed caches.",
+            (
+                "Only the layers that have full attention read externally managed caches. What that decoder cannot do, "
+                "to update the routed bias and to predict several tokens, the configuration refuses."
+            ),
             examples=(
                 Example(
                     path=LINEN_DECODERS,
@@ -115,11 +134,53 @@ class Decoder(nn.Module):
     return y
 """,
                 ),
+                Example(
+                    path=TYPES,
+                    before="""\
+class Flags(BaseModel):
+  pure_nnx_decoder: bool = Field(True)
+
+
+class MaxTextConfig(Flags):
+
+  def check(self):
+    linen_flags = [flag for flag in (self.pure_nnx_decoder,) if not flag]
+    if linen_flags:
+      logger.warning("Linen")
+""",
+                    after="""\
+class Flags(BaseModel):
+  pure_nnx_decoder: bool = Field(True)
+
+
+class MaxTextConfig(Flags):
+
+  def check(self):
+    linen_flags = [flag for flag in (self.pure_nnx_decoder,) if not flag]
+"""
+                    + textwrap.indent(_CHECKS.lstrip("\n"), "    ")
+                    + """
+    if linen_flags:
+      logger.warning("Linen")
+""",
+                ),
+                Example(
+                    path=TYPES,
+                    before="""\
+class MaxTextConfig(Flags):
+  nnx: bool = True
+""",
+                    after="""\
+class MaxTextConfig(Flags):
+  nnx: bool = True
+""",
+                ),
             ),
         ),
         (
             Step(LINEN_DECODERS, _classes, optional=True),
             Step(LINEN_DECODERS, _execution, optional=True),
+            Step(TYPES, _checks),
         ),
     ),
 )
