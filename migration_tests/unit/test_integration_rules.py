@@ -45,7 +45,9 @@ def test_without_its_anchor_a_rule_says_what_it_looked_for(
     assert text == "import jax\n"
     assert len(missing) <= len(steps)
     # The switch to the Linen decoder is one that a newer configuration does not have.
-    assert missing or example.path == "maxtext/configs/types.py" and integration.rule.id == "INT015"
+    assert missing or (
+        example.path == "maxtext/configs/types.py" and integration.rule.id == "INT015"
+    )
     assert all(reason.startswith("no ") for reason in missing)
 
 
