@@ -366,3 +366,18 @@ def test_states_between_mtp_layers(normed: bool, monkeypatch: pytest.MonkeyPatch
     first, output, normed_output, second, *_ = states
     assert relative(first, normed_hidden if normed else hidden) <= TOLERANCE
     assert relative(second, normed_output if normed else output) <= TOLERANCE
+
+
+def test_ways_of_multiplying_by_experts() -> None:
+    """The grouped matmul kernel (interpreted here, MaxText's default) and ragged products give what the dense product does."""
+    logits = {}
+    for sparse, megablox in ((False, False), (True, False), (True, True)):
+        config = layers_config((2, 2, 1), sparse_matmul=sparse, megablox=megablox)
+        tokens = tokens_of(config)
+        call = models.compiled(
+            models.make_model(config),
+            lambda model, tokens: model(tokens, models.positions_of(tokens), enable_dropout=False),
+        )
+        logits[sparse, megablox] = call({}, tokens)
+    for other in ((True, False), (True, True)):
+        assert relative(logits[other], logits[False, False]) <= TOLERANCE

@@ -237,13 +237,3 @@ def test_checkpoints_continue_bit_for_bit(run_training: Any, tmp_path: Path, sta
     assert second.tensors.keys() == whole.tensors.keys()
     for path, tensor in whole.tensors.items():
         np.testing.assert_array_equal(second.tensors[path], tensor, err_msg="/".join(path))
-
-
-def test_grouped_matmul_kernel(run_training: Any) -> None:
-    """The default of MaxText, interpreted on a CPU, gives the losses of the dense product."""
-    dense = run_training(scan_layers=True, mtp_num_layers=1)
-    for megablox in (False, True):
-        sparse = run_training(
-            2, scan_layers=True, mtp_num_layers=1, sparse_matmul=True, megablox=megablox
-        )
-        np.testing.assert_allclose(sparse.series("loss"), dense.series("loss")[:2], rtol=1e-5)
