@@ -87,7 +87,8 @@ RULES = (
         "CFG005",
         "report",
         "keys of a configuration file that the target's configuration does not take",
-        examples=(
+        "Those that `ling2-migrate overlay` adds to it count as taken.",
+        (
             Example(
                 "no_such_key_anywhere: 1\n",
                 "no_such_key_anywhere: 1\n",
