@@ -381,3 +381,26 @@ def test_ways_of_multiplying_by_experts() -> None:
         logits[sparse, megablox] = call({}, tokens)
     for other in ((True, False), (True, True)):
         assert relative(logits[other], logits[False, False]) <= TOLERANCE
+
+
+def test_silu_on_queries_keys_and_values() -> None:
+    outputs = []
+    for silu in (False, True):
+        config = layers_config((3, 3, 1), use_linear_silu=silu)
+        mesh = models.make_mesh(config)
+        inputs = jax.random.normal(jax.random.key(0), (2, 24, config.emb_dim))
+        with logical_axis_rules(config.logical_axis_rules):
+            attention = attention_gla.BailingMoeV2LinearAttention(
+                config, mesh, MODEL_MODE_TRAIN, 0, inputs.shape, rngs=nnx.Rngs(0)
+            )
+            positions = models.positions_of(inputs[..., 0])
+            outputs.append(attention(inputs, positions))
+            if not silu:
+                project = attention.query_key_value
+                attention.query_key_value = nnx.static(
+                    lambda x, out_sharding, project=project: jax.nn.silu(project(x, out_sharding))
+                )
+                outputs.append(attention(inputs, positions))
+    plain, by_hand, by_option = outputs
+    assert relative(by_option, by_hand) == 0
+    assert relative(by_option, plain) > 0.1

@@ -187,40 +187,31 @@ def test_routing_bias_moves_in_every_layer(run_training: Any, scan: bool) -> Non
     assert np.abs(np.subtract(biases, other)).mean() < 0.01
 
 
-def test_first_update_of_the_routing_bias(run_training: Any) -> None:
-    """One step moves each bias by plus or minus the rate, less the mean of that."""
-    loop = run_training(1, scan_layers=False, mtp_num_layers=1)
+def test_steps_of_the_routing_bias(run_training: Any) -> None:
+    """Each step moves a bias by plus or minus the rate, less the mean of that."""
+    loop = run_training(2, scan_layers=False, mtp_num_layers=1)
     rate = loop.config.routed_bias_update_rate
     for bias in loop.unscanned_biases():
         moves = (bias - bias.min()) / rate
-        assert set(np.round(moves, 3)) <= {0.0, 1.0, 2.0}
+        assert set(np.round(moves, 3)) <= {0.0, 1.0, 2.0, 3.0, 4.0}
 
 
 def test_gradient_accumulation(run_training: Any) -> None:
-    whole = run_training(scan_layers=True, mtp_num_layers=1)
+    whole = run_training(2, scan_layers=False, mtp_num_layers=1)
     parts = run_training(
-        5,
+        2,
         scan_layers=True,
         mtp_num_layers=1,
         per_device_batch_size=1,
         gradient_accumulation_steps=2,
     )
     for name in ("loss", "lm_loss", "mtp_loss", "router_z_loss", "grad_norm"):
-        np.testing.assert_allclose(parts.series(name), whole.series(name)[:5], rtol=1e-4)
+        np.testing.assert_allclose(parts.series(name), whole.series(name), rtol=1e-4, err_msg=name)
     # Counts of the microbatches are summed before their sign is taken, once.
-    one = run_training(
-        1,
-        scan_layers=True,
-        mtp_num_layers=1,
-        per_device_batch_size=1,
-        gradient_accumulation_steps=2,
-    ).unscanned_biases()
-    np.testing.assert_array_equal(
-        one, run_training(1, scan_layers=False, mtp_num_layers=1).unscanned_biases()
-    )
+    np.testing.assert_array_equal(parts.unscanned_biases(), whole.unscanned_biases())
 
 
-def test_checkpoints_continue_bit_for_bit(run_training: Any, tmp_path: Path, start: Any) -> None:
+def test_checkpoints_continue_bit_for_bit(run_training: Any, tmp_path: Path) -> None:
     options = {
         "scan_layers": True,
         "mtp_num_layers": 1,
@@ -229,11 +220,9 @@ def test_checkpoints_continue_bit_for_bit(run_training: Any, tmp_path: Path, sta
         "checkpoint_period": 3,
         "base_output_directory": str(tmp_path),
     }
-    whole = run_training(6, scan_layers=True, mtp_num_layers=1)
+    whole = run_training(scan_layers=True, mtp_num_layers=1)
     first = run_training(4, **options)
     second = run_training(6, **options)
-    assert first.series("loss") == whole.series("loss")[:4]
-    assert second.series("loss") == whole.series("loss")[4:]
-    assert second.tensors.keys() == whole.tensors.keys()
-    for path, tensor in whole.tensors.items():
-        np.testing.assert_array_equal(second.tensors[path], tensor, err_msg="/".join(path))
+    for name in ("loss", "grad_norm", "param_norm"):
+        assert first.series(name) == whole.series(name)[:4]
+        assert second.series(name) == whole.series(name)[4:6]

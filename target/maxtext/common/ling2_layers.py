@@ -218,9 +218,7 @@ def validate_config(config: Any) -> None:
     candidates = config.num_experts
     if config.n_routing_groups != -1:
       if config.n_routing_groups < 1 or config.num_experts % config.n_routing_groups:
-        raise ValueError(
-            f"n_routing_groups={config.n_routing_groups} does not divide num_experts={config.num_experts}."
-        )
+        raise ValueError(f"n_routing_groups={config.n_routing_groups} does not divide num_experts={config.num_experts}.")
       group_size = config.num_experts // config.n_routing_groups
       if group_size < 2:
         raise ValueError(
@@ -245,9 +243,8 @@ def validate_config(config: Any) -> None:
         "Ling2 with context parallelism needs context_parallel_load_balance=False: a GLA layer gathers the sequence and "
         "runs over it in order."
     )
-  for field in ("mhc_expansion_rate",):
-    if getattr(config, field, 1) > 1:
-      raise ValueError(f"Ling2 does not support {field}={getattr(config, field)}.")
+  if getattr(config, "mhc_expansion_rate", 1) > 1:
+    raise ValueError(f"Ling2 does not support mhc_expansion_rate={config.mhc_expansion_rate}.")
   for field in ("use_batch_split_schedule", "engram_layers", "te_moe_block"):
     if getattr(config, field, None):
       raise ValueError(f"Ling2 does not support {field}.")

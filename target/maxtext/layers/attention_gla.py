@@ -222,9 +222,7 @@ class BailingMoeV2LinearAttention(nnx.Module):
       [batch, length, emb].
     """
     cfg = self.config
-    batch_name, length_name = (
-        (PREFILL_KV_BATCH, PREFILL_LENGTH) if model_mode == MODEL_MODE_PREFILL else (KV_BATCH, LENGTH)
-    )
+    batch_name, length_name = (PREFILL_KV_BATCH, PREFILL_LENGTH) if model_mode == MODEL_MODE_PREFILL else (KV_BATCH, LENGTH)
     head_axes = (batch_name, length_name, HEAD, D_KV)
     head_sharding = create_sharding(self.mesh, head_axes)
     log_decay = gla_log_decay(
@@ -235,7 +233,9 @@ class BailingMoeV2LinearAttention(nnx.Module):
     )
 
     with jax.named_scope("gla_qkv"):
-      qkv = self.query_key_value(inputs, out_sharding=create_sharding(self.mesh, (batch_name, length_name, None, HEAD, D_KV)))
+      qkv = self.query_key_value(
+          inputs, out_sharding=create_sharding(self.mesh, (batch_name, length_name, None, HEAD, D_KV))
+      )
       qkv = checkpoint_name(qkv, "qkv_proj")
       if cfg.use_linear_silu:
         qkv = jax.nn.silu(qkv)

@@ -21,6 +21,7 @@ Names of the modules below the decoder:
   not scanned: `dense_layers_N`, then `moe_layers_N` counted from 0 again
   scanned: `dense_layers_N`, `layers/layer_i` (i-th layer of the cycle, stacked over the cycles), `layers_remainder/layer_i`
 """
+
 # pylint: disable=arguments-differ
 # pylint: disable=protected-access
 
@@ -83,7 +84,6 @@ class Ling2MLA(attention_mla.MLA):
         shard_mode=cfg.shard_mode,
         rngs=self.rngs,
     )
-
 
   def init_kv_caches(self, inputs_kv_shape):
     """Initializes the cache of whole keys and values (`mla_naive_kvcache`), which here are of different widths."""
