@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ pytestmark = [
 ]
 ROOT = Path(__file__).resolve().parents[2]
 CASES = ("dense", "segments_states", "h4_d64_t500", "f32")
+UNKNOWN_PLATFORM = "forward, one channel, traced without the mesh"
 DENSE_SHARED = "dense over batch and heads"
 LARGE = 1 << 20
 # What may make an array of that size in the dense programs: the kernels, what moves no data, and XLA's own
@@ -89,6 +91,10 @@ def compile_all(generation: str) -> dict[str, dict[str, Any]]:
         }
 
     one = Mesh(np.array(topology.devices[:1]), ("device",))
+    case = gla_specs.Case(1, 40, 1, key_width=1, value_width=1, segments=True, states=True)
+    inputs = case.inputs()
+    forward = partial(case.call, "pallas_tpu", None)
+    compile_one(UNKNOWN_PLATFORM, one, forward, inputs, [PartitionSpec()] * len(inputs), 0)
     for name in CASES:
         case = gla_specs.CASES[name]
         inputs = case.inputs()
@@ -151,6 +157,7 @@ def test_forward_and_gradients_compile(generation: str, subtests: pytest.Subtest
     results = json.loads(done.stdout.splitlines()[-1])
     assert set(results) == {
         *(f"{kind}, {case}" for kind in ("forward", "gradients") for case in CASES),
+        UNKNOWN_PLATFORM,
         DENSE_SHARED,
     }
     for name, result in results.items():

@@ -97,7 +97,7 @@ FACTORS = {
     ],
     "decay": ["0", "slopes", "-2", "-40", "mixed"],
     "states": ["none", "initial", "final", "both", "only final"],
-    "shape": [Shape(1, 1, 8, 8), Shape(2, 3, 12, 20), Shape(1, 5, 24, 8), Shape(2, 2, 16, 136)],
+    "shape": [Shape(1, 1, 8, 8), Shape(2, 3, 12, 20), Shape(1, 5, 24, 8), Shape(2, 2, 130, 136)],
     "chunk_size": [None, 16, 64],
     "dtype": ["float32", "bfloat16"],
 }

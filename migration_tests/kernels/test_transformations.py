@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,8 +18,10 @@ from maxtext.kernels.gla import (
     build_slope_tensor,
     chunk_gla,
     gla_log_decay,
+    pallas_tpu_common,
     recurrent_gla_step,
 )
+from maxtext.kernels.gla.pallas_tpu_common import pair_group
 
 pytestmark = [pytest.mark.model, pytest.mark.usefixtures("quick_compilation")]
 
@@ -83,20 +86,6 @@ def with_gradients(run: Callable[..., Any], *inputs: Any) -> list[jax.Array]:
     return [*outputs, *gradients]
 
 
-def with_gradients_sharded(
-    implementation: str, shard: Callable[..., Callable[..., Any]], *inputs: Any
-) -> list[jax.Array]:
-    """What the sharded function gives, with its types checked for the mesh axes over which values vary.
-
-    Pallas' interpreter cannot check loops inside a kernel: there, tracing is checked, which sees all but the kernel's
-    inside, and the run is not."""
-    checked = partial(with_gradients, shard(check_vma=True))
-    if implementation == "pallas_tpu":
-        jax.make_jaxpr(checked)(*inputs)
-        return jax.jit(partial(with_gradients, shard(check_vma=False)))(*inputs)
-    return jax.jit(checked)(*inputs)
-
-
 def assert_same(actual: list[jax.Array], expected: list[jax.Array]) -> None:
     for x, y in zip(actual, expected, strict=True):
         same(x, y)
@@ -152,17 +141,14 @@ class TestTransformations:
         ids = segment_ids() if packed else None
         rows, state = P("data", None, "heads"), P("data", "heads")
 
-        def shard(check_vma: bool) -> Callable[..., Any]:
-            sharded = jax.shard_map(
-                run,
-                mesh=mesh,
-                in_specs=(rows, rows, rows, state, P("heads"), P("data") if packed else None),
-                out_specs=(rows, state),
-                check_vma=check_vma,
-            )
-            return lambda *x: sharded(*x, G, ids)
-
-        actual = with_gradients_sharded(implementation, shard, *arrays())
+        sharded = jax.shard_map(
+            run,
+            mesh=mesh,
+            in_specs=(rows, rows, rows, state, P("heads"), P("data") if packed else None),
+            out_specs=(rows, state),
+            check_vma=True,
+        )
+        actual = jax.jit(lambda *x: with_gradients(lambda *x: sharded(*x, G, ids), *x))(*arrays())
         assert_same(actual, with_gradients(partial(run, ids=ids), *arrays()))
 
     def test_shard_map_with_shared_keys(self, implementation: str) -> None:
@@ -176,16 +162,34 @@ class TestTransformations:
                 q, k, v, G, output_final_state=False, chunk_size=16, implementation=implementation
             )[:1]
 
-        shard = partial(
-            jax.shard_map,
+        sharded = jax.shard_map(
             run,
             mesh=mesh,
             in_specs=(P("data"), P(), P()),
             out_specs=(P("data"),),
+            check_vma=True,
         )
         inputs = (q, k[:1], v[:1])
-        actual = with_gradients_sharded(implementation, shard, *inputs)
+        actual = jax.jit(partial(with_gradients, sharded))(*inputs)
         assert_same(actual, with_gradients(run, *inputs))
+
+    def test_vmap_in_shard_map(self, implementation: str) -> None:
+        """Rows and their segments on different devices, and two decays on each."""
+        mesh = mesh_of(data=2)
+        run = function(implementation)
+        ids = segment_ids()
+        decays = jnp.stack([jnp.asarray(G), jnp.array([0.0, -40.0])])
+        sharded = jax.shard_map(
+            lambda *x: jax.vmap(run, in_axes=(None,) * 4 + (0, None))(*x, decays, ids[:2]),
+            mesh=mesh,
+            in_specs=P("data"),
+            out_specs=P(None, "data"),
+            check_vma=True,
+        )
+        actual = jax.jit(sharded)(*arrays())
+        for i in range(2):
+            expected = run(*arrays(), decays[i], jnp.concatenate([ids[:2]] * 2))
+            assert_same([x[i] for x in actual], list(expected))
 
     def test_decay_gets_no_gradient(self, implementation: str) -> None:
         q, k, v, state = arrays()
@@ -233,3 +237,22 @@ def test_step_decay_gets_no_gradient() -> None:
         lambda g: jnp.sum(recurrent_gla_step(q[:, 0], k[:, 0], v[:, 0], g, state)[0])
     )(jnp.asarray(G))
     np.testing.assert_array_equal(gradient, np.zeros(HEADS))
+
+
+def test_groups_of_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many heads go in groups of eight pairs, and what is left over, as on a TPU; interpreted they would not."""
+
+    def results() -> list[jax.Array]:
+        inputs = [jnp.asarray(x, jnp.bfloat16) for x in qkv]
+        run = partial(chunk_gla, g_gamma=g, chunk_size=16, implementation="pallas_tpu")
+        return jax.jit(partial(with_gradients, lambda *x: run(*x)[:1]))(*inputs)
+
+    heads = 36
+    g = -build_slope_tensor(heads)
+    qkv = np.random.default_rng(13).standard_normal((3, 1, 24, heads, 8))
+    expected = results()
+    monkeypatch.setattr(
+        pallas_tpu_common, "pair_group", lambda cfg: pair_group(replace(cfg, interpret=False))
+    )
+    for actual, x in zip(results(), expected, strict=True):
+        np.testing.assert_array_equal(actual, x)

@@ -85,24 +85,24 @@ def chunk_gla(
       chunk_size is less than 1, the implementation is unknown or impossible here; the message names the argument.
   """
   q, k, v, g_gamma, initial_state, scale = _checked(q, k, v, g_gamma, initial_state, scale, ("B", "T", "H"), "initial_state")
-  layout = None if segment_ids is None else token_layout(_checked_segment_ids(segment_ids, q.shape[:2]))
+  segment_ids = None if segment_ids is None else _checked_segment_ids(segment_ids, q.shape[:2])
   chunk_size = _checked_chunk_size(chunk_size)
   implementation = _chosen(implementation, q.dtype)
 
   # Inside of shard_map everything has to vary over the same mesh axes, also what is the same on all devices.
-  axes = varying_axes(q, k, v, g_gamma, initial_state, *(layout or ()))
-  q, k, v, g_gamma, initial_state, layout = jax.tree.map(
-      lambda x: vary(x, axes), (q, k, v, g_gamma, initial_state, layout)
+  axes = varying_axes(q, k, v, g_gamma, initial_state, segment_ids)
+  q, k, v, g_gamma, initial_state, segment_ids = jax.tree.map(
+      lambda x: vary(x, axes), (q, k, v, g_gamma, initial_state, segment_ids)
   )
   options = {"scale": scale, "output_final_state": output_final_state, "chunk_size": chunk_size}
-  if implementation == "reference":
-    return recurrent_gla(q, k, v, g_gamma, initial_state, layout, **options)
-  if implementation == "xla":
-    return chunk_gla_xla(q, k, v, g_gamma, initial_state, layout, **options)
-  # pylint: disable-next=import-outside-toplevel
-  from maxtext.kernels.gla.pallas_tpu import chunk_gla_pallas, on_tpu
+  if implementation == "pallas_tpu":
+    # pylint: disable-next=import-outside-toplevel
+    from maxtext.kernels.gla.pallas_tpu import chunk_gla_pallas
 
-  return chunk_gla_pallas(q, k, v, g_gamma, initial_state, layout, **options, interpret=not on_tpu())
+    return chunk_gla_pallas(q, k, v, g_gamma, initial_state, segment_ids, **options)
+  layout = None if segment_ids is None else token_layout(segment_ids)
+  run = recurrent_gla if implementation == "reference" else chunk_gla_xla
+  return run(q, k, v, g_gamma, initial_state, layout, **options)
 
 
 def recurrent_gla_step(
@@ -211,7 +211,7 @@ def _checked_segment_ids(segment_ids, shape) -> jax.Array:
   if not jnp.issubdtype(segment_ids.dtype, jnp.integer):
     raise TypeError(f"segment_ids must be integers, got {segment_ids.dtype}")
   _check_shape("segment_ids", segment_ids, "[B, T]", shape)
-  return segment_ids
+  return segment_ids.astype(jnp.int32)
 
 
 def _checked_chunk_size(chunk_size) -> int | None:
@@ -232,7 +232,7 @@ def _chosen(implementation: str | None, dtype) -> str:
   """The implementation to run, having checked that it can."""
   if implementation is None:
     # pylint: disable-next=import-outside-toplevel
-    from maxtext.kernels.gla.pallas_tpu import on_tpu
+    from maxtext.kernels.gla.pallas_tpu_lowering import on_tpu
 
     return "pallas_tpu" if on_tpu() and dtype != jnp.float64 else "xla"
   if implementation not in IMPLEMENTATIONS:

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from maxtext.kernels.gla import pallas_tpu_backward, pallas_tpu_common as common, pallas_tpu_forward
-from maxtext.kernels.gla.pallas_tpu_common import Config, on_tpu  # pylint: disable=unused-import
+from maxtext.kernels.gla.pallas_tpu_common import Config
 
 
 def chunk_gla_pallas(
@@ -33,12 +33,11 @@ def chunk_gla_pallas(
     v,
     g_gamma,
     initial_state,
-    layout,
+    segment_ids,
     *,
     scale: float,
     output_final_state: bool,
     chunk_size: int | None = None,
-    interpret: bool = False,
 ):
   """Simple GLA: `S_t = exp(g) S_{t-1} + k_t v_t^T`, `o_t = scale * q_t S_t`.
 
@@ -49,81 +48,84 @@ def chunk_gla_pallas(
     v: [B, T, H, V] of the same type.
     g_gamma: [H] float32, log decay per token, <= 0; may be traced.
     initial_state: [B, H, K, V] float32 or None for zeros.
-    layout: TokenLayout of packed rows, or None if all tokens are of one segment.
+    segment_ids: [B, T] int32, 0 for padding, or None if all tokens are of one segment.
     scale: factor of the scores.
     output_final_state: whether to return the state after the last real token.
-    chunk_size: tokens over which attention is quadratic, a multiple of 16; None for the size of the matrix unit.
-    interpret: interpret the kernels, on hosts without a TPU.
+    chunk_size: tokens over which attention is quadratic, rounded up to a multiple of 16; None for the size of the matrix
+      unit.
 
   Returns:
     o [B, T, H, V] of v's type, and the final state [B, H, K, V] float32 or None.
   """
-  heads = q.shape[2]
-  if heads % 2:  # the kernels work on pairs of heads
-    q, k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, 1), (0, 0))) for x in (q, k, v))
-    g_gamma = jnp.pad(g_gamma, (0, 1))
-    if initial_state is not None:
-      initial_state = jnp.pad(initial_state, ((0, 0), (0, 1), (0, 0), (0, 0)))
+  (heads, key_dim), value_dim = q.shape[2:], v.shape[-1]
+  q, k, v, g_gamma, initial_state = _even(q, k, v, g_gamma, initial_state)
   states = output_final_state or initial_state is not None
-  segmented = layout is not None
-  cfg = common.make_config(
-      q, v, scale=scale, chunk_size=chunk_size, segmented=segmented, states=states, interpret=interpret
-  )
-  if cfg is None and q.shape[2] > 2:  # too many heads for VMEM
+  segmented = segment_ids is not None
+  cfg = common.make_config(q, v, scale=scale, chunk_size=chunk_size, segmented=segmented, states=states)
+  if cfg is not None:
+    o, final_state = _gla(cfg, output_final_state, q, k, v, g_gamma, initial_state, segment_ids)
+  elif q.shape[2] > 2:  # too many heads for VMEM
     run = functools.partial(
         chunk_gla_pallas,
-        layout=layout,
+        segment_ids=segment_ids,
         scale=scale,
         output_final_state=output_final_state,
         chunk_size=chunk_size,
-        interpret=interpret,
     )
-    return _by_halves(run, heads, q, k, v, g_gamma, initial_state)
-  if cfg is None:
+    o, final_state = _by_halves(run, q, k, v, g_gamma, initial_state)
+  else:
     raise ValueError(f"chunk_size={chunk_size} with K={q.shape[-1]}, V={v.shape[-1]} needs more VMEM than there is.")
-  o, final_state = _gla(cfg, output_final_state, q, k, v, g_gamma, initial_state, layout)
-  if heads % 2:
-    o = o[:, :, :heads]
-    final_state = None if final_state is None else final_state[:, :heads]
-  return o, final_state
+  if final_state is not None:
+    final_state = final_state[:, :heads, :key_dim, :value_dim]
+  return o[:, :, :heads, :value_dim], final_state
 
 
-def _by_halves(run, heads: int, q, k, v, g_gamma, initial_state):
-  """`run` for the first and the second half of the heads; returns the first `heads` of the result."""
+def _even(q, k, v, g_gamma, initial_state):
+  """Fills up with zeros to what the kernels can: an even number of heads, and K, V >= 2 (Mosaic has no products over one
+  bfloat16)."""
+  heads, key_dim, value_dim = q.shape[2] % 2, int(q.shape[3] == 1), int(v.shape[3] == 1)
+  if not (heads or key_dim or value_dim):
+    return q, k, v, g_gamma, initial_state
+  q, k = (jnp.pad(x, ((0, 0), (0, 0), (0, heads), (0, key_dim))) for x in (q, k))
+  v = jnp.pad(v, ((0, 0), (0, 0), (0, heads), (0, value_dim)))
+  if initial_state is not None:
+    initial_state = jnp.pad(initial_state, ((0, 0), (0, heads), (0, key_dim), (0, value_dim)))
+  return q, k, v, jnp.pad(g_gamma, (0, heads)), initial_state
+
+
+def _by_halves(run, q, k, v, g_gamma, initial_state):
+  """`run` for the first and the second half of the heads."""
   half = q.shape[2] // 4 * 2
   results = []
   for part in (slice(None, half), slice(half, None)):
     state = None if initial_state is None else initial_state[:, part]
     results.append(run(q[:, :, part], k[:, :, part], v[:, :, part], g_gamma[part], state))
-  o = jnp.concatenate([o for o, _ in results], axis=2)[:, :, :heads]
+  o = jnp.concatenate([o for o, _ in results], axis=2)
   if results[0][1] is None:
     return o, None
-  return o, jnp.concatenate([state for _, state in results], axis=1)[:, :heads]
+  return o, jnp.concatenate([state for _, state in results], axis=1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _gla(cfg: Config, output_final_state: bool, q, k, v, g, initial_state, layout):
-  tokens, ends = common.kernel_layout(cfg, layout) if cfg.segmented else (None, None)
+def _gla(cfg: Config, output_final_state: bool, q, k, v, g, initial_state, segment_ids):
   o, _, final = pallas_tpu_forward.forward(
-      cfg, q, k, v, common.decay_rate(g), initial_state, tokens, ends, save=False, final=output_final_state
+      cfg, q, k, v, g, initial_state, segment_ids, save=False, final=output_final_state
   )
   return o, final
 
 
-def _gla_fwd(cfg: Config, output_final_state: bool, q, k, v, g, initial_state, layout):
-  tokens, ends = common.kernel_layout(cfg, layout) if cfg.segmented else (None, None)
+def _gla_fwd(cfg: Config, output_final_state: bool, q, k, v, g, initial_state, segment_ids):
   o, saved, final = pallas_tpu_forward.forward(
-      cfg, q, k, v, common.decay_rate(g), initial_state, tokens, ends, save=True, final=output_final_state
+      cfg, q, k, v, g, initial_state, segment_ids, save=True, final=output_final_state
   )
-  return (o, final), (q, k, v, g, saved, layout, initial_state is not None)
+  return (o, final), (q, k, v, g, saved, initial_state is not None)
 
 
 def _gla_bwd(cfg: Config, output_final_state: bool, residuals, cotangents):
-  q, k, v, g, saved, layout, has_initial = residuals
+  q, k, v, g, saved, has_initial = residuals
   do, dfinal = cotangents
-  tokens, ends = common.kernel_layout(cfg, layout) if cfg.segmented else (None, None)
   dq, dk, dv, dinitial = pallas_tpu_backward.backward(
-      cfg, q, k, v, common.decay_rate(g), saved, do, dfinal, tokens, ends, initial=has_initial
+      cfg, q, k, v, g, saved, do, dfinal, initial=has_initial
   )
   return dq, dk, dv, jnp.zeros_like(g), dinitial, None
 

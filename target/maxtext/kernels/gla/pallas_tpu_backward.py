@@ -27,13 +27,13 @@ A is wanted only transposed and dA both ways, so the kernel makes A^T = (k q^T) 
 
 import functools
 
-import jax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
-from maxtext.kernels.gla import pallas_tpu_common as common
-from maxtext.kernels.gla.pallas_tpu_common import Config, Decays, dot
+from maxtext.kernels.gla import pallas_tpu_common as common, pallas_tpu_decay as decay
+from maxtext.kernels.gla.pallas_tpu_common import Config, dot
+from maxtext.kernels.gla.pallas_tpu_decay import Decays, Tokens
 
 
 def _kernel(cfg: Config, refs, seeded: bool, initial: bool):
@@ -51,9 +51,14 @@ def _kernel(cfg: Config, refs, seeded: bool, initial: bool):
   state_ref[...] = refs["saved"][0, 0].astype(jnp.float32)
   refs["states"][0] = refs["saved"][0, 0]
 
-  enter_chunk = functools.partial(decays.enter_chunk, block)
-  pair_states = functools.partial(_pair_states, cfg, refs, decays, block)
-  pair_gradients = functools.partial(_pair_gradients, cfg, refs, decays, block)
+  def enter_chunk(in_block):
+    if cfg.segmented:
+      decays.enter_chunk(Tokens.load(cfg, refs["tokens"], in_block))
+    else:
+      decays.enter_chunk(decay.plain_tokens(cfg, block * cfg.chunks_per_block + in_block))
+
+  pair_states = functools.partial(_pair_states, cfg, refs, decays)
+  pair_gradients = functools.partial(_pair_gradients, cfg, refs, decays)
   common.for_each_pair(cfg, cfg.chunks_per_block - 1, enter_chunk, pair_states)
   common.for_each_pair(cfg, cfg.chunks_per_block, enter_chunk, pair_gradients, reverse=True)
 
@@ -64,7 +69,7 @@ def _kernel(cfg: Config, refs, seeded: bool, initial: bool):
       refs["dinitial"][0] = dstate_ref[...]
 
 
-def _pair_states(cfg: Config, refs, decays: Decays, block, in_block, pair):
+def _pair_states(cfg: Config, refs, decays: Decays, in_block, pair):
   """Recomputes the states of two heads after chunk `in_block` from those before it."""
   ks, vs = (
       common.load_pair(cfg, refs[n], dim, in_block * cfg.chunk, pair, decays.keep_ref)
@@ -73,12 +78,12 @@ def _pair_states(cfg: Config, refs, decays: Decays, block, in_block, pair):
   for i, (k, v) in enumerate(zip(ks, vs)):
     head = pair.head(i)
     k = (k.astype(jnp.float32) * decays.end(head, cfg.key_dim)).astype(cfg.dtype)
-    state = decays.carry(head, block, in_block) * refs["state"][head] + dot(cfg, k, v, (0, 0))
+    state = decays.carry(head, cfg.value_dim) * refs["state"][head] + dot(cfg, k, v, (0, 0))
     refs["state"][head] = state
     refs["states"][in_block + 1, head] = state.astype(cfg.dtype)
 
 
-def _pair_gradients(cfg: Config, refs, decays: Decays, block, in_block, pair):
+def _pair_gradients(cfg: Config, refs, decays: Decays, in_block, pair):
   """dq, dk, dv of two heads in one chunk; moves their dS back.
 
   The two heads go in step and products come before what waits for them, so that the matrix unit is kept busy.
@@ -108,18 +113,18 @@ def _pair_gradients(cfg: Config, refs, decays: Decays, block, in_block, pair):
   dq = [dot(cfg, dscores_t[i], k[i], (0, 0)) + dq_inter[i] * decays.start(heads[i], key_dim) for i in both]
 
   for i in both:
-    refs["dstate"][heads[i]] = decays.carry(heads[i], block, in_block) * dstate[i] + update[i]
+    refs["dstate"][heads[i]] = decays.carry(heads[i], value_dim) * dstate[i] + update[i]
   for name, values in (("dq", dq), ("dk", dk), ("dv", dv)):
     common.store_pair(cfg, refs[name], start, pair, values)
 
 
-def backward(cfg: Config, q, k, v, rate, saved, do, dfinal, tokens, ends, *, initial: bool):
+def backward(cfg: Config, q, k, v, g, saved, do, dfinal, *, initial: bool):
   """Calls the kernel.
 
   Args:
     cfg: static description.
-    q, k, v, rate, tokens, ends: as in the forward call.
-    saved: [B, blocks, H, K, V] of `cfg.dtype`, the states that the forward kernel saved.
+    q, k, v, g: as in the forward call.
+    saved: what the forward kernel saved.
     do: [B, T, H, V] of `cfg.dtype`, cotangent of the output.
     dfinal: [B, H, K, V] float32, cotangent of the final state, or None.
     initial: whether the gradient of the initial state is wanted.
@@ -128,17 +133,17 @@ def backward(cfg: Config, q, k, v, rate, saved, do, dfinal, tokens, ends, *, ini
     dq, dk, dv like q, k, v, and the gradient of the initial state, [B, H, K, V] float32, or None.
   """
   specs = common.Specs(cfg, backwards=True)
-  inputs = {"rate": (rate, specs.rate()), "saved": (saved, specs.saved())}
+  inputs = {"log_decay": (g[None], specs.log_decay()), "saved": (saved["states"], specs.saved())}
   if dfinal is not None:
     inputs["dfinal"] = dfinal, specs.state()
   if cfg.segmented:
-    inputs |= {"tokens": (tokens, specs.tokens()), "ends": (ends, specs.ends())}
+    inputs["tokens"] = saved["tokens"], specs.tokens(saved["tokens"].shape)
   state_shape = (cfg.heads, cfg.key_dim, cfg.value_dim)
   outputs = {"dinitial": ((cfg.batch,) + state_shape, jnp.float32, specs.state())} if initial else {}
 
   results = common.call(
       cfg,
-      lambda refs: _kernel(cfg, refs, dfinal is not None, initial),
+      lambda cfg, refs: _kernel(cfg, refs, dfinal is not None, initial),
       specs,
       rows_in={"q": q, "k": k, "v": v, "do": do},
       inputs=inputs,

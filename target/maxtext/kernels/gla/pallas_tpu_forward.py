@@ -24,13 +24,14 @@ https://arxiv.org/abs/2401.04658):
 
 import functools
 
-import jax
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
-from maxtext.kernels.gla import pallas_tpu_common as common
-from maxtext.kernels.gla.pallas_tpu_common import Config, Decays, dot
+from maxtext.kernels.gla import pallas_tpu_common as common, pallas_tpu_decay as decay
+from maxtext.kernels.gla.pallas_tpu_common import Config, dot
+from maxtext.kernels.gla.pallas_tpu_decay import Decays, Tokens
 
 
 def _kernel(cfg: Config, refs, initial: bool, save: bool, final: bool):
@@ -42,16 +43,22 @@ def _kernel(cfg: Config, refs, initial: bool, save: bool, final: bool):
   def _():
     state_ref[...] = refs["initial"][0] if initial else jnp.zeros_like(state_ref)
     decays.enter_row()
+    if cfg.segmented:
+      refs["carried"][...] = (lax.broadcasted_iota(jnp.int32, refs["carried"].shape, 0) == 1).astype(jnp.int32)
 
   if save:
-    refs["saved"][0, 0] = state_ref[...].astype(cfg.dtype)
+    refs["states"][0, 0] = state_ref[...].astype(cfg.dtype)
 
-  common.for_each_pair(
-      cfg,
-      cfg.chunks_per_block,
-      functools.partial(decays.enter_chunk, block),
-      functools.partial(_pair, cfg, refs, decays, block),
-  )
+  def enter_chunk(in_block):
+    if not cfg.segmented:
+      decays.enter_chunk(decay.plain_tokens(cfg, block * cfg.chunks_per_block + in_block))
+      return
+    tokens = decay.scan_tokens(refs["ids"][0, in_block], refs["carried"])
+    decays.enter_chunk(tokens)
+    if save:
+      tokens.store(cfg, refs["tokens"], in_block)
+
+  common.for_each_pair(cfg, cfg.chunks_per_block, enter_chunk, functools.partial(_pair, cfg, refs, decays))
 
   if final:
 
@@ -60,7 +67,7 @@ def _kernel(cfg: Config, refs, initial: bool, save: bool, final: bool):
       refs["final"][0] = state_ref[...]
 
 
-def _pair(cfg: Config, refs, decays: Decays, block, in_block, pair):
+def _pair(cfg: Config, refs, decays: Decays, in_block, pair):
   """Outputs of two heads in one chunk; moves their states on.
 
   The two go in step, so that the matrix unit has one's products to do while the other's results are on their way.
@@ -81,47 +88,54 @@ def _pair(cfg: Config, refs, decays: Decays, block, in_block, pair):
   intra = [dot(cfg, scores[i], v[i]) for i in both]
   o = [intra[i] + inter[i] * decays.start(heads[i], cfg.value_dim) for i in both]
   for i in both:
-    state_ref[heads[i]] = decays.carry(heads[i], block, in_block) * state[i] + update[i]
+    state_ref[heads[i]] = decays.carry(heads[i], cfg.value_dim) * state[i] + update[i]
   common.store_pair(cfg, refs["o"], start, pair, o)
 
 
-def forward(cfg: Config, q, k, v, rate, initial_state, tokens, ends, *, save: bool, final: bool):
+def forward(cfg: Config, q, k, v, g, initial_state, segment_ids, *, save: bool, final: bool):
   """Calls the kernel.
 
   Args:
     cfg: static description.
     q, k, v: [B, T, H, K], [B, T, H, K], [B, T, H, V] of `cfg.dtype`.
-    rate: [1, H] float32, see `common.decay_rate`.
+    g: [H] float32.
     initial_state: [B, H, K, V] float32 or None.
-    tokens, ends: positions and runs, see `common.kernel_layout`, or None.
-    save: whether to save the state at the start of each block.
+    segment_ids: [B, T] int32 or None.
+    save: whether to save what the backward pass needs: the state at the start of each block, and with segments the tokens.
     final: whether to return the final state.
 
   Returns:
-    o [B, T, H, V], saved states [B, blocks, H, K, V] of `cfg.dtype` or None, final state [B, H, K, V] float32 or None.
+    o [B, T, H, V]; saved, a dictionary of the states `states` [B, blocks, H, K, V] of `cfg.dtype` and with segments
+    `tokens`, int32 of `Tokens.saved_shape`; final state [B, H, K, V] float32 or None.
   """
   specs = common.Specs(cfg)
-  inputs = {"rate": (rate, specs.rate())}
+  inputs = {"log_decay": (g[None], specs.log_decay())}
   if initial_state is not None:
     inputs["initial"] = initial_state, specs.state()
   if cfg.segmented:
-    inputs |= {"tokens": (tokens, specs.tokens()), "ends": (ends, specs.ends())}
+    inputs["ids"] = common.ids_of_chunks(cfg, segment_ids), specs.ids()
   state_shape = (cfg.heads, cfg.key_dim, cfg.value_dim)
+  scratch = {"state": pltpu.VMEM(state_shape, jnp.float32), "decays": Decays.scratch_shapes(cfg)}
+  if cfg.segmented:
+    scratch["carried"] = pltpu.VMEM((3, cfg.chunk), jnp.int32)
   outputs = {}
   if save:
-    outputs["saved"] = (cfg.batch, cfg.num_blocks) + state_shape, cfg.dtype, specs.saved()
+    outputs["states"] = (cfg.batch, cfg.num_blocks) + state_shape, cfg.dtype, specs.saved()
+    if cfg.segmented:
+      shape = Tokens.saved_shape(cfg)
+      outputs["tokens"] = shape, jnp.int32, specs.tokens(shape)
   if final:
     outputs["final"] = (cfg.batch,) + state_shape, jnp.float32, specs.state()
 
   results = common.call(
       cfg,
-      lambda refs: _kernel(cfg, refs, initial_state is not None, save, final),
+      lambda cfg, refs: _kernel(cfg, refs, initial_state is not None, save, final),
       specs,
       rows_in={"q": q, "k": k, "v": v},
       inputs=inputs,
       rows_out={"o": cfg.value_dim},
       outputs=outputs,
-      scratch={"state": pltpu.VMEM(state_shape, jnp.float32), "decays": Decays.scratch_shapes(cfg)},
+      scratch=scratch,
       name="gla_forward",
   )
-  return results["o"], results.get("saved"), results.get("final")
+  return results["o"], {n: results[n] for n in ("states", "tokens") if n in results}, results.get("final")

@@ -29,6 +29,13 @@ def vary(x: jax.Array, axes: frozenset[str]) -> jax.Array:
   return lax.pcast(x, missing, to="varying") if missing else x
 
 
+def shape_with(axes: frozenset[str], shape: tuple[int, ...], dtype: jax.typing.DTypeLike) -> jax.ShapeDtypeStruct:
+  """The type of an array that varies over the axes, as a kernel has to declare its results."""
+  if hasattr(jax.sharding, "ManualAxisType"):
+    return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=jax.sharding.ManualAxisType(varying=axes))
+  return jax.ShapeDtypeStruct(shape, dtype, vma=axes)
+
+
 def _varying(aval) -> frozenset[str]:
   # JAX 0.12 renamed the attribute; MaxText supports older ones as well.
   return aval.manual_axis_type.varying if hasattr(aval, "manual_axis_type") else aval.vma

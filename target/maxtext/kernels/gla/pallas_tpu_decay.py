@@ -1,0 +1,224 @@
+# Copyright 2023–2026 Google LLC
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#    https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""Decays inside a chunk, in the Pallas TPU kernels of simple GLA.
+
+All of them are `exp(g * distance)` with distances in tokens that do not depend on the head. They are written to VMEM once
+per chunk (once per row of the batch if all chunks are alike); whatever must not be seen has the distance `FAR`, so that
+nothing is masked after the exponential.
+
+Of packed rows, the forward kernel derives the distances from the segment ids, chunk by chunk, and saves what the backward
+kernel needs to do without: that goes through the chunks from last to first.
+"""
+
+from typing import NamedTuple
+
+import jax
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+import jax.numpy as jnp
+
+from maxtext.kernels.gla.pallas_tpu_common import Config, LANES, fit_lanes, lanes
+
+# Distance of what must not be seen. With g <= MAX_LOG_DECAY < 0, exp(g * FAR) is 0, for -inf = g * FAR as well.
+FAR = 1e36
+# Stands for g = 0: exp(g * distance) is exactly 1 for every real distance, and still 0 for FAR.
+MAX_LOG_DECAY = -1e-30
+LOG2_E = 1.4426950408889634
+
+
+class Tokens(NamedTuple):
+  """Where the tokens of a chunk stand, int32 `[1, chunk]` each.
+
+  Attributes:
+    position: number of real tokens of the row up to and including this one.
+    run: run of the token, 1 plus the number of segment borders before; negated at padding, which has that of the last
+      real token before it. See `segments.TokenLayout`.
+    position0, run0: those at the start of the chunk, at every token.
+    position1, run1: those at its end, at every token.
+  """
+
+  position: jax.Array
+  run: jax.Array
+  position0: jax.Array
+  run0: jax.Array
+  position1: jax.Array
+  run1: jax.Array
+
+  @staticmethod
+  def saved_shape(cfg: Config) -> tuple[int, ...]:
+    """In rows of a tile, which are these and two more; of as many lanes as well where possible, so that it is the same for
+    any chunk."""
+    width = _saved_width(cfg)
+    return (cfg.batch, cfg.num_blocks * cfg.block // width, 8, width)
+
+  @classmethod
+  def load(cls, cfg: Config, ref, in_block) -> "Tokens":
+    """Those of a chunk of the block, from a ref to what `store` wrote."""
+    count = cfg.chunk // _saved_width(cfg)
+    tiles = [ref.at[0, in_block * count + n] for n in range(count)]
+    return cls(*(jnp.concatenate([tile[i : i + 1, :] for tile in tiles], axis=1) for i in range(len(cls._fields))))
+
+  def store(self, cfg: Config, ref, in_block):
+    width = _saved_width(cfg)
+    count = cfg.chunk // width
+    for n in range(count):
+      for i, x in enumerate(self):
+        ref[0, in_block * count + n, i : i + 1, :] = x[:, n * width : (n + 1) * width]
+
+
+def _saved_width(cfg: Config) -> int:
+  return LANES if cfg.chunk % LANES == 0 else cfg.chunk
+
+
+def _down(x):
+  """`[1, n]` to `[n, LANES]` with equal lanes."""
+  return jnp.broadcast_to(x, (LANES, x.shape[1])).T
+
+
+def plain_tokens(cfg: Config, index) -> Tokens:
+  """Tokens of chunk `index` of rows that are one segment each; only past T there is padding."""
+  first = index * cfg.chunk
+  at = first + lax.broadcasted_iota(jnp.int32, (1, cfg.chunk), 1)
+  run = jnp.where(at < cfg.time, 1, -1)
+  one = jnp.ones_like(at)
+  position0, position1 = (jnp.minimum(x, cfg.time) * one for x in (first, first + cfg.chunk))
+  return Tokens(jnp.minimum(at + 1, cfg.time), run, position0, one, position1, one)
+
+
+def scan_tokens(ids, carried_ref) -> Tokens:
+  """Tokens of a chunk from the segment ids.
+
+  Args:
+    ids: int32 [1, chunk], 0 for padding.
+    carried_ref: int32 [3, chunk], in each column position, run and segment id of the last real token before the chunk
+      (0, 1 and 0 if none); left as those at the chunk's end.
+  """
+  c = ids.shape[1]
+  before, token = (lax.broadcasted_iota(jnp.int32, (c, c), axis) for axis in (0, 1))
+
+  def count(down):
+    """How many ones there are in the rows up to and including each token's (column's)."""
+    return jnp.sum(jnp.where(before <= token, down, 0), axis=0, keepdims=True, dtype=jnp.int32)
+
+  ids_down = fit_lanes(_down(ids), c)
+  real_down = ids_down != 0
+
+  def last_id(seen):
+    """Segment id of the last real token that each token (column) sees."""
+    at = jnp.max(jnp.where(seen & real_down, before, -1), axis=0, keepdims=True)
+    found = jnp.sum(jnp.where(before == at, ids_down, 0), axis=0, keepdims=True, dtype=jnp.int32)
+    return jnp.where(at < 0, carried_ref[2:3, :], found)
+
+  def at_end(x):
+    return jnp.broadcast_to(x[:, c - 1 :], (1, c))
+
+  position0, run0 = carried_ref[0:1, :], carried_ref[1:2, :]
+  real, last = ids != 0, last_id(before < token)
+  border = (real & (last != 0) & (last != ids)).astype(jnp.int32)
+  position = position0 + count(real_down.astype(jnp.int32))
+  run = run0 + count(fit_lanes(_down(border), c))
+  position1, run1 = at_end(position), at_end(run)
+  carried_ref[0:1, :], carried_ref[1:2, :], carried_ref[2:3, :] = position1, run1, last_id(before >= 0)
+  return Tokens(position, jnp.where(real, run, -run), position0, run0, position1, run1)
+
+
+class Decays:
+  """The decays in one chunk.
+
+  `pairs(head)` [chunk, chunk]: from token to token, times `scale`, column by row or (transposed) row by column.
+  `start(head, dim)` [chunk, dim]: from the state before the chunk to a token, times `scale`.
+  `end(head, dim)` [chunk, dim]: from a token to the state after the chunk.
+  `carry(head, dim)` [1, dim]: from the state before the chunk to the state after it.
+
+  VMEM holds the distances; where the chunks of a call are all alike (`cfg.uniform`), the decays themselves, by head.
+  """
+
+  def __init__(self, cfg: Config, refs: dict, transposed: bool):
+    self._cfg, self._transposed = cfg, transposed
+    self._log_decay_ref = refs["log_decay"]
+    self._pairs_ref, self._start_ref, self._end_ref, self._carry_ref, keep_ref = refs["decays"]
+    self.keep_ref = None if cfg.uniform else keep_ref
+
+  @staticmethod
+  def scratch_shapes(cfg: Config) -> list:
+    lead = (cfg.heads,) if cfg.uniform else ()
+    sizes = [(cfg.chunk, cfg.chunk), (cfg.chunk, LANES), (cfg.chunk, LANES), (1, LANES)]
+    return [*(pltpu.VMEM(lead + size, jnp.float32) for size in sizes), pltpu.VMEM((cfg.chunk, LANES), jnp.uint32)]
+
+  def pairs(self, head):
+    return self._decay(self._pairs_ref, head, self._cfg.scale)
+
+  def start(self, head, dim: int):
+    return fit_lanes(self._decay(self._start_ref, head, self._cfg.scale), dim)
+
+  def end(self, head, dim: int):
+    return fit_lanes(self._decay(self._end_ref, head), dim)
+
+  def carry(self, head, dim: int):
+    return fit_lanes(self._decay(self._carry_ref, head), dim)
+
+  def _decay(self, ref, head, scale: float = 1.0):
+    return ref[head] if self._cfg.uniform else self._exp(head, ref[...], scale)
+
+  def _exp(self, head, distance, scale: float):
+    """`scale * exp(g * distance)`."""
+    decay = jnp.exp2(jnp.minimum(self._log_decay_ref[0, head], MAX_LOG_DECAY) * LOG2_E * distance)
+    return decay if scale == 1 else scale * decay
+
+  def enter_row(self):
+    """To be called before the first chunk of a row."""
+    if not self._cfg.uniform:
+      return
+    *distances, _ = self._distances(plain_tokens(self._cfg, 0))
+
+    @pl.loop(0, self._cfg.heads)
+    def _(head):
+      scale = self._cfg.scale
+      refs = (self._pairs_ref, self._start_ref, self._end_ref, self._carry_ref)
+      for ref, distance, factor in zip(refs, distances, (scale, scale, 1.0, 1.0)):
+        ref[head] = self._exp(head, distance, factor)
+
+  def enter_chunk(self, tokens: Tokens):
+    """To be called before the work on a chunk with these tokens, unless all chunks are alike."""
+    refs = (self._pairs_ref, self._start_ref, self._end_ref, self._carry_ref, self.keep_ref)
+    for ref, value in zip(refs, self._distances(tokens)):
+      ref[...] = value
+
+  def _distances(self, tokens: Tokens):
+    """Distances in a chunk.
+
+    Returns:
+      pairs [chunk, chunk], start [chunk, LANES], end [chunk, LANES] and carry [1, LANES], float32: FAR where the two ends
+      are not of one run, the token that acts comes after the other, or a token is not real; keep [chunk, LANES] uint32:
+      all ones for real tokens, 0 for others.
+    """
+    c = self._cfg.chunk
+    col_position, col_run = _down(tokens.position), _down(tokens.run)
+    position, run = fit_lanes(col_position, c), fit_lanes(col_run, c)
+    row, col = (lax.broadcasted_iota(jnp.int32, (c, c), axis) for axis in (1, 0))
+
+    def distance(seen, number):
+      return jnp.where(seen, number.astype(jnp.float32), FAR)
+
+    between, order = tokens.position - position, row >= col
+    if not self._transposed:
+      between, order = -between, row <= col
+    pairs = distance((tokens.run == run) & (run > 0) & order, between)
+    position0, run0, position1, run1 = (lanes(x) for x in tokens[2:])
+    start = distance(col_run == run0, col_position - position0)
+    end = distance(col_run == run1, position1 - col_position)
+    carry = distance(run0 == run1, position1 - position0)
+    return pairs, start, end, carry, jnp.where(col_run > 0, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))
