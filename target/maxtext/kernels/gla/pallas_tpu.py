@@ -74,7 +74,9 @@ def chunk_gla_pallas(
     )
     o, final_state = _by_halves(run, q, k, v, g_gamma, initial_state)
   else:
-    raise ValueError(f"chunk_size={chunk_size} with K={q.shape[-1]}, V={v.shape[-1]} needs more VMEM than there is.")
+    raise ValueError(
+        f"K={key_dim} and V={value_dim} with chunk_size={chunk_size} need more VMEM than a TPU has; use implementation 'xla'"
+    )
   if final_state is not None:
     final_state = final_state[:, :heads, :key_dim, :value_dim]
   return o[:, :, :heads, :value_dim], final_state

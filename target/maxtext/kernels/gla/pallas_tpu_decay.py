@@ -36,6 +36,8 @@ from maxtext.kernels.gla.pallas_tpu_common import Config, LANES, fit_lanes, lane
 FAR = 1e36
 # Stands for g = 0: exp(g * distance) is exactly 1 for every real distance, and still 0 for FAR.
 MAX_LOG_DECAY = -1e-30
+# Stands for all that is lower, which times a distance of 0 would not be 0.
+MIN_LOG_DECAY = -1e30
 LOG2_E = 1.4426950408889634
 
 
@@ -61,25 +63,25 @@ class Tokens(NamedTuple):
   def saved_shape(cfg: Config) -> tuple[int, ...]:
     """In rows of a tile, which are these and two more; of as many lanes as well where possible, so that it is the same for
     any chunk."""
-    width = _saved_width(cfg)
+    width = _tile_of_tokens(cfg)
     return (cfg.batch, cfg.num_blocks * cfg.block // width, 8, width)
 
   @classmethod
   def load(cls, cfg: Config, ref, in_block) -> "Tokens":
     """Those of a chunk of the block, from a ref to what `store` wrote."""
-    count = cfg.chunk // _saved_width(cfg)
+    count = cfg.chunk // _tile_of_tokens(cfg)
     tiles = [ref.at[0, in_block * count + n] for n in range(count)]
     return cls(*(jnp.concatenate([tile[i : i + 1, :] for tile in tiles], axis=1) for i in range(len(cls._fields))))
 
   def store(self, cfg: Config, ref, in_block):
-    width = _saved_width(cfg)
+    width = _tile_of_tokens(cfg)
     count = cfg.chunk // width
     for n in range(count):
       for i, x in enumerate(self):
         ref[0, in_block * count + n, i : i + 1, :] = x[:, n * width : (n + 1) * width]
 
 
-def _saved_width(cfg: Config) -> int:
+def _tile_of_tokens(cfg: Config) -> int:
   return LANES if cfg.chunk % LANES == 0 else cfg.chunk
 
 
@@ -98,14 +100,33 @@ def plain_tokens(cfg: Config, index) -> Tokens:
   return Tokens(jnp.minimum(at + 1, cfg.time), run, position0, one, position1, one)
 
 
+def carried_shape(cfg: Config) -> tuple[int, int]:
+  """Of what `scan_tokens` carries: the work grows with the square of the width, so it is one tile of lanes if possible."""
+  return 3, _tile_of_tokens(cfg)
+
+
 def scan_tokens(ids, carried_ref) -> Tokens:
   """Tokens of a chunk from the segment ids.
 
   Args:
     ids: int32 [1, chunk], 0 for padding.
-    carried_ref: int32 [3, chunk], in each column position, run and segment id of the last real token before the chunk
-      (0, 1 and 0 if none); left as those at the chunk's end.
+    carried_ref: int32 [3, width], width dividing chunk, in each column position, run and segment id of the last real token
+      before the chunk (0, 1 and 0 if none); left as those at the chunk's end.
   """
+  width = carried_ref.shape[1]
+  count = ids.shape[1] // width
+
+  def whole(parts):
+    return jnp.concatenate(parts, axis=1) if count > 1 else parts[0]
+
+  start = [carried_ref[i : i + 1, :] for i in range(2)]
+  scanned = [_scan_tile(ids[:, n * width : (n + 1) * width], carried_ref) for n in range(count)]
+  end = [carried_ref[i : i + 1, :] for i in range(2)]
+  return Tokens(*(whole(parts) for parts in zip(*scanned)), *(whole([x] * count) for x in start + end))
+
+
+def _scan_tile(ids, carried_ref):
+  """Positions and runs of one tile of tokens; moves on what is carried."""
   c = ids.shape[1]
   before, token = (lax.broadcasted_iota(jnp.int32, (c, c), axis) for axis in (0, 1))
 
@@ -125,14 +146,13 @@ def scan_tokens(ids, carried_ref) -> Tokens:
   def at_end(x):
     return jnp.broadcast_to(x[:, c - 1 :], (1, c))
 
-  position0, run0 = carried_ref[0:1, :], carried_ref[1:2, :]
   real, last = ids != 0, last_id(before < token)
   border = (real & (last != 0) & (last != ids)).astype(jnp.int32)
-  position = position0 + count(real_down.astype(jnp.int32))
-  run = run0 + count(fit_lanes(_down(border), c))
-  position1, run1 = at_end(position), at_end(run)
-  carried_ref[0:1, :], carried_ref[1:2, :], carried_ref[2:3, :] = position1, run1, last_id(before >= 0)
-  return Tokens(position, jnp.where(real, run, -run), position0, run0, position1, run1)
+  position = carried_ref[0:1, :] + count(real_down.astype(jnp.int32))
+  run = carried_ref[1:2, :] + count(fit_lanes(_down(border), c))
+  carried_ref[2:3, :] = last_id(before >= 0)
+  carried_ref[0:1, :], carried_ref[1:2, :] = at_end(position), at_end(run)
+  return position, jnp.where(real, run, -run)
 
 
 class Decays:
@@ -175,7 +195,8 @@ class Decays:
 
   def _exp(self, head, distance, scale: float):
     """`scale * exp(g * distance)`."""
-    decay = jnp.exp2(jnp.minimum(self._log_decay_ref[0, head], MAX_LOG_DECAY) * LOG2_E * distance)
+    rate = jnp.clip(self._log_decay_ref[0, head], MIN_LOG_DECAY, MAX_LOG_DECAY) * LOG2_E
+    decay = jnp.exp2(rate * distance)
     return decay if scale == 1 else scale * decay
 
   def enter_row(self):

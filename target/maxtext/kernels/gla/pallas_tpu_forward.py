@@ -117,7 +117,7 @@ def forward(cfg: Config, q, k, v, g, initial_state, segment_ids, *, save: bool, 
   state_shape = (cfg.heads, cfg.key_dim, cfg.value_dim)
   scratch = {"state": pltpu.VMEM(state_shape, jnp.float32), "decays": Decays.scratch_shapes(cfg)}
   if cfg.segmented:
-    scratch["carried"] = pltpu.VMEM((3, cfg.chunk), jnp.int32)
+    scratch["carried"] = pltpu.VMEM(decay.carried_shape(cfg), jnp.int32)
   outputs = {}
   if save:
     outputs["states"] = (cfg.batch, cfg.num_blocks) + state_shape, cfg.dtype, specs.saved()

@@ -44,10 +44,6 @@ class TokenLayout(NamedTuple):
   run: jax.Array
 
 
-def _later_unless_padding(earlier, later):
-  return jnp.where(later == PADDING, earlier, later)
-
-
 def token_layout(segment_ids: jax.Array) -> TokenLayout:
   """Computes positions and runs from segment ids.
 
@@ -62,8 +58,9 @@ def token_layout(segment_ids: jax.Array) -> TokenLayout:
   """
   segment_ids = segment_ids.astype(jnp.int32)
   real = segment_ids != PADDING
-  last = lax.associative_scan(_later_unless_padding, segment_ids, axis=1)  # id of the last real token so far, or 0
-  before = jnp.pad(last[:, :-1], ((0, 0), (1, 0)))
+  # Index of the last real token so far, or 0: lax.associative_scan of the ids takes minutes to compile for long rows.
+  last = lax.cummax(jnp.where(real, lax.broadcasted_iota(jnp.int32, real.shape, 1), 0), axis=1)
+  before = jnp.pad(jnp.take_along_axis(segment_ids, last, axis=1)[:, :-1], ((0, 0), (1, 0)))
   border = real & (before != PADDING) & (segment_ids != before)
   run = 1 + lax.cumsum(border.astype(jnp.int32), axis=1)
   position = lax.cumsum(real.astype(jnp.int32), axis=1)
