@@ -19,6 +19,7 @@ SHAPE = (4, 2, 1)
 MESHES: dict[str, dict[str, Any]] = {
     "data": {"ici_data_parallelism": 8},
     "fsdp": {"ici_fsdp_parallelism": 8},
+    "fsdp-sparse": {"ici_fsdp_parallelism": 8, "sparse_matmul": True},
     "tensor": {"ici_fsdp_parallelism": 2, "ici_tensor_parallelism": 4},
     "expert": {"ici_fsdp_parallelism": 2, "ici_expert_parallelism": 4},
     "expert-ring": {
