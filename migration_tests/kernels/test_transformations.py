@@ -210,6 +210,23 @@ class TestTransformations:
                 np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
+def test_second_derivative() -> None:
+    """xla has it, and pallas_tpu says that it has not."""
+    q, k, v, state = arrays()
+
+    def second(implementation: str) -> jax.Array:
+        run = function(implementation)
+
+        def slope(q: jax.Array) -> jax.Array:
+            return jnp.sum(jax.grad(lambda x: jnp.sum(run(x, k, v, state)[0] ** 2))(q) ** 2)
+
+        return jax.grad(slope)(q)
+
+    same(second("xla"), second("reference"), rtol=2e-4, atol=2e-4)
+    with pytest.raises(NotImplementedError, match="'pallas_tpu' can be differentiated only once"):
+        second("pallas_tpu")
+
+
 def test_step_under_shard_map_jit_and_grad() -> None:
     mesh = mesh_of(data=4, heads=2)
     q, k, v, state = arrays()

@@ -54,8 +54,9 @@ def chunk_gla(
   """Gated linear attention over whole sequences, for training and prefill.
 
   Differentiable in q, k, v and initial_state, through the output and through the final state. The decay is a constant: it
-  gets no gradient (zeros). Works under jit, grad, vmap, remat, scan and shard_map over batch and heads. XLA cannot divide
-  the kernels of "pallas_tpu" by itself: on a mesh of several devices, call this inside of shard_map.
+  gets no gradient (zeros). "pallas_tpu" can be differentiated once. Works under jit, grad, vmap, remat, scan and shard_map
+  over batch and heads. XLA cannot divide the kernels of "pallas_tpu" by itself: on a mesh of several devices, call this
+  inside of shard_map.
 
   Packed rows are treated as if their padding had been deleted: the state starts from zero at every token whose segment
   differs from that of the last real token before it, and padding neither updates, decays nor resets it. The output and

@@ -358,10 +358,18 @@ def call(
   compiler_params = pltpu.CompilerParams(
       dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=vmem_capacity() * 15 // 16
   )
-  if on_tpu():
-    out = iter(run(*arrays, interpret=False))
-  else:
-    out = iter(kernel_or_interpreter(run, [(shape, dtype) for shape, dtype, _ in results], *arrays))
+
+  @jax.custom_jvp
+  def launch(*arrays):
+    if on_tpu():
+      return run(*arrays, interpret=False)
+    return kernel_or_interpreter(run, [(shape, dtype) for shape, dtype, _ in results], *arrays)
+
+  @launch.defjvp
+  def _(*_):
+    raise NotImplementedError("implementation 'pallas_tpu' can be differentiated only once; 'xla' more often")
+
+  out = iter(launch(*arrays))
   return {n: rows_of(cfg, next(out)) for n in rows_out} | {n: next(out) for n in outputs}
 
 
