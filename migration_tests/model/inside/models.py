@@ -20,8 +20,6 @@ from maxtext.utils.globals import MAXTEXT_CONFIGS_DIR
 
 from migration_tests.model.inside.weights import Tensors, VariablePath
 
-MODES = ("train", "prefill", "autoregressive")
-
 TINY: dict[str, Any] = {
     "vocab_size": 128,
     "base_emb_dim": 64,
