@@ -121,6 +121,33 @@ CHUNK = [
     ({"chunk_size": True}, TypeError, "chunk_size must be an integer or None, got bool"),
     ({"scale": "1"}, TypeError, "scale must be a number or None, got str"),
     ({"scale": float("nan")}, ValueError, "scale must be finite, got nan"),
+    ({"scale": 10**400}, ValueError, "scale must be finite, got a number beyond float64"),
+    ({"g_gamma": np.full(4, -1e39)}, ValueError, "g_gamma must be finite"),
+    (
+        {"segment_ids": np.full((B, T), 2**32 + 1)},
+        ValueError,
+        "segment_ids must lie in the range of int32",
+    ),
+    (
+        {"segment_ids": np.full((B, T), 2**31, "uint32")},
+        ValueError,
+        "segment_ids must lie in the range of int32",
+    ),
+    (
+        {"output_final_state": "no"},
+        TypeError,
+        "output_final_state must be a bool, got str",
+    ),
+    (
+        {"q": np.ma.zeros((B, T, H, K), "float32")},
+        TypeError,
+        "q must be an array without a mask, got a MaskedArray",
+    ),
+    (
+        {"implementation": np.array(["xla", "reference"])},
+        ValueError,
+        "implementation must be None or one of",
+    ),
     (
         {"implementation": "pallas"},
         ValueError,

@@ -159,3 +159,30 @@ def test_what_stands_at_padding_does_not_matter(implementation: str) -> None:
             clean, run(*(np.where(real, x, garbage) for x in (q, k, v, d_o))), strict=True
         ):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "xla"])
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e38])
+def test_what_is_not_finite_at_a_token_stays_in_its_segment(
+    implementation: str, name: str, value: float
+) -> None:
+    """Nothing before the token or after its segment; `v` also reaches its chunk, which ends with the segment here."""
+    rng = np.random.default_rng(5)
+    rows = {x: rng.standard_normal((1, 24, 2, 4)).astype(np.float32) for x in "qkv"}
+    rows[name][0, 10] = value
+    rows["q"][0, :10] *= 1e5  # times 1e38 this overflows
+    ids = np.repeat([1, 2], 12)[None]
+    o, end = chunk_gla(
+        **rows,
+        g_gamma=np.array([-0.1, -3], np.float32),
+        segment_ids=ids,
+        output_final_state=True,
+        chunk_size=12,
+        implementation=implementation,
+    )
+    first = 10 if name != "v" or implementation == "reference" else 0
+    assert np.isfinite(o[:, :first]).all()
+    assert np.isfinite(o[:, 12:]).all()
+    assert np.isfinite(end).all()
+    assert value == 1e38 or not np.isfinite(o[:, 10]).any()

@@ -63,6 +63,9 @@ def chunk_gla(
   the gradients of q, k and v are 0 at padding. The initial state belongs to a row's first segment, the final state is
   that of its last one; a row of padding alone hands its initial state on.
 
+  NaN and infinity at padding go nowhere. At a real token they spread as in the recurrence, from k and v to the rest of the
+  segment; a v that is not finite also reaches the other outputs of its chunk, except with "reference".
+
   Args:
     q: [B, T, H, K], float32 or bfloat16; float64 too for "reference" and "xla". T, H, K and V may be any numbers >= 1.
     k: [B, T, H, K], dtype of q. As many heads as q: repeat the heads of grouped keys and values first.
@@ -71,7 +74,7 @@ def chunk_gla(
     scale: factor of the output; K ** -0.5 if None.
     initial_state: [B, H, K, V], float32 (float64 for float64 inputs), or None for zeros.
     output_final_state: whether to return the state after the last real token of each row.
-    segment_ids: integers [B, T]; 0 is padding. None when every token is real and each row is one segment.
+    segment_ids: integers [B, T] in the range of int32; 0 is padding. None when every token is real and each row is one segment.
     chunk_size: tokens that are worked through at once; None for a good size. "reference" has no chunks and ignores it.
     implementation: "reference" (recurrent, the truth), "xla" (chunked, for any backend), "pallas_tpu" (fused kernels; they
       are interpreted, slowly, on a CPU) or None: "pallas_tpu" where the code is traced for a TPU and the dtype allows it,
@@ -89,6 +92,8 @@ def chunk_gla(
   q, k, v, g_gamma, initial_state, scale = _checked(q, k, v, g_gamma, initial_state, scale, ("B", "T", "H"), "initial_state")
   segment_ids = None if segment_ids is None else _checked_segment_ids(segment_ids, q.shape[:2])
   chunk_size = _checked_chunk_size(chunk_size)
+  if not isinstance(output_final_state, (bool, np.bool_)):
+    raise TypeError(f"output_final_state must be a bool, got {type(output_final_state).__name__}")
   implementation = _chosen(implementation, q.dtype)
 
   # Inside of shard_map everything has to vary over the same mesh axes, also what is the same on all devices.
@@ -187,7 +192,9 @@ def _checked(q, k, v, g_gamma, state, scale, axes, state_name):
   _check_shape("g_gamma", g_gamma, "[H]", q.shape[-2:-1])
   if not isinstance(concrete_g_gamma, jax.core.Tracer) and getattr(concrete_g_gamma, "is_fully_addressable", True):
     decays = np.asarray(concrete_g_gamma).astype(np.float64)
-    if not np.all(np.isfinite(decays)):
+    with np.errstate(over="ignore"):
+      computed = decays.astype(jnp.promote_types(q.dtype, jnp.float32))  # what is finite in float64 may not be here
+    if not np.all(np.isfinite(computed)):
       raise ValueError(f"g_gamma must be finite, got {decays.tolist()}")
     if np.any(decays > 0):
       raise ValueError(f"g_gamma is a log decay and must be at most 0, got {decays.max()} (exp(g_gamma) is the factor)")
@@ -203,16 +210,23 @@ def _checked(q, k, v, g_gamma, state, scale, axes, state_name):
     scale = q.shape[-1] ** -0.5
   elif isinstance(scale, bool) or not isinstance(scale, numbers.Real):
     raise TypeError(f"scale must be a number or None, got {type(scale).__name__}")
-  elif not math.isfinite(scale):
+  try:
+    scale = float(scale)
+  except OverflowError as error:  # of an integer or a fraction
+    raise ValueError("scale must be finite, got a number beyond float64") from error
+  if not math.isfinite(scale):
     raise ValueError(f"scale must be finite, got {scale}")
-  return q, k, v, lax.stop_gradient(g_gamma.astype(state_dtype)), state, float(scale)
+  return q, k, v, lax.stop_gradient(g_gamma.astype(state_dtype)), state, scale
 
 
 def _checked_segment_ids(segment_ids, shape) -> jax.Array:
+  concrete = segment_ids
   segment_ids = _array("segment_ids", segment_ids)
   if not jnp.issubdtype(segment_ids.dtype, jnp.integer):
     raise TypeError(f"segment_ids must be integers, got {segment_ids.dtype}")
   _check_shape("segment_ids", segment_ids, "[B, T]", shape)
+  if isinstance(concrete, np.ndarray) and np.any(concrete != concrete.astype(np.int32)):
+    raise ValueError("segment_ids must lie in the range of int32")
   return segment_ids.astype(jnp.int32)
 
 
@@ -237,7 +251,7 @@ def _chosen(implementation: str | None, dtype) -> str:
     from maxtext.kernels.gla.pallas_tpu_lowering import on_tpu
 
     return "pallas_tpu" if on_tpu() and dtype != jnp.float64 else "xla"
-  if implementation not in IMPLEMENTATIONS:
+  if not isinstance(implementation, str) or implementation not in IMPLEMENTATIONS:
     raise ValueError(f"implementation must be None or one of {', '.join(map(repr, IMPLEMENTATIONS))}, got {implementation!r}")
   if implementation == "pallas_tpu":
     if dtype == jnp.float64:
@@ -252,6 +266,8 @@ def _chosen(implementation: str | None, dtype) -> str:
 def _array(name: str, x) -> jax.Array:
   if not isinstance(x, (jax.Array, np.ndarray)):
     raise TypeError(f"{name} must be an array, got {type(x).__name__}")
+  if isinstance(x, np.ma.MaskedArray):
+    raise TypeError(f"{name} must be an array without a mask, got a MaskedArray; mark padding with segment_ids")
   return jnp.asarray(x)
 
 

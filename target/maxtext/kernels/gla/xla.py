@@ -139,8 +139,14 @@ def _dot(spec: str, x: jax.Array, y: jax.Array) -> jax.Array:
   return jnp.einsum(spec, x, y, precision=precision, preferred_element_type=dtype)
 
 
+def _decayed(x: jax.Array, decay: jax.Array) -> jax.Array:
+  """`x * decay`, and 0 where the decay is, so that what is not finite does not reach what must not see it."""
+  return jnp.where(decay != 0, x * decay, 0)
+
+
 def _next_state(state: jax.Array, k: jax.Array, v: jax.Array, decays: _Decays) -> jax.Array:
-  return state * decays.state + _dot("bhjk,bhjv->bhkv", (k * decays.key).astype(k.dtype), v)
+  k, v = _decayed(k, decays.key).astype(k.dtype), jnp.where(decays.key != 0, v, 0)
+  return _decayed(state, decays.state) + _dot("bhjk,bhjv->bhkv", k, v)
 
 
 def _first_state(q: jax.Array, k: jax.Array, v: jax.Array, g_gamma: jax.Array, initial_state: jax.Array | None) -> jax.Array:
@@ -158,8 +164,9 @@ def _chunk_gla(q, k, v, g_gamma, initial_state, layout, scale, chunk_size):
   def step(state, chunk):
     q, k, v, where = chunk
     decays = plan.decays(where)
-    scores = (_dot("bhik,bhjk->bhij", q, k) * decays.within).astype(q.dtype)
-    output = _dot("bhij,bhjv->bhiv", scores, v) + _dot("bhik,bhkv->bhiv", q, state.astype(q.dtype)) * decays.query
+    scores = _decayed(_dot("bhik,bhjk->bhij", q, k), decays.within).astype(q.dtype)
+    before = _decayed(_dot("bhik,bhkv->bhiv", q, state.astype(q.dtype)), decays.query)
+    output = _dot("bhij,bhjv->bhiv", scores, v) + before
     return _next_state(state, k, v, decays), output.astype(v.dtype)
 
   state = _first_state(q, k, v, g_gamma, initial_state)
@@ -191,8 +198,8 @@ def _chunk_gla_bwd(scale, chunk_size, saved, cotangents):
     q, k, v, d_output, state, where = chunk
     decays = plan.decays(where)
     d_next = d_state.astype(dtype)
-    scores = (_dot("bhik,bhjk->bhij", q, k) * decays.within).astype(dtype)
-    d_scores = (_dot("bhiv,bhjv->bhij", d_output, v) * decays.within).astype(dtype)
+    scores = _decayed(_dot("bhik,bhjk->bhij", q, k), decays.within).astype(dtype)
+    d_scores = _decayed(_dot("bhiv,bhjv->bhij", d_output, v), decays.within).astype(dtype)
     d_q = _dot("bhij,bhjk->bhik", d_scores, k) + _dot("bhiv,bhkv->bhik", d_output, state) * decays.query
     d_k = _dot("bhij,bhik->bhjk", d_scores, q) + _dot("bhjv,bhkv->bhjk", v, d_next) * decays.key
     d_v = _dot("bhij,bhiv->bhjv", scores, d_output) + _dot("bhjk,bhkv->bhjv", k, d_next) * decays.key
