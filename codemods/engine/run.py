@@ -37,6 +37,7 @@ class Settings:
         checkout: the folder to migrate.
         upstream: folder or version of upstream's new tree.
         map: a map file instead of the shipped one.
+        choice: a map that is known to fit, instead of either.
         only, skip: rule ids or families.
         jobs: worker processes; 0 runs everything in this one.
         options: choices that rules read.
@@ -46,6 +47,7 @@ class Settings:
     checkout: Path
     upstream: str
     map: Path | None = None
+    choice: select.Choice | None = None
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     jobs: int = field(default_factory=default_jobs)
@@ -107,8 +109,29 @@ class Migration:
         return bool(self.moved or self.left_out or any(r.edits for r in self.results.values()))
 
 
-def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
-    """Work out the whole migration in memory; nothing is written.
+@dataclass(slots=True)
+class Prepared:
+    """What is known of a checkout before any of its files is rewritten.
+
+    Attributes:
+        checkout: its files.
+        upstream: the tree it is migrated to.
+        choice: which map, and why that one.
+        read: reads one of its files.
+        project: what the rules may ask for, with the placements in it.
+        links: its links that say something new in the output, or stay out.
+    """
+
+    checkout: Checkout
+    upstream: Upstream
+    choice: select.Choice
+    read: Callable[[str], bytes]
+    project: Project
+    links: Links
+
+
+def prepare(settings: Settings, progress: Progress = _silent) -> Prepared:
+    """Read a checkout and work out where its files go and what its names mean; nothing is rewritten.
 
     Raises:
         UserError: a bad argument, see the messages.
@@ -160,12 +183,25 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
         source_root=source_root,
         config_fields=_config_fields(upstream, target),
     )
+    return Prepared(checkout, upstream, choice, read, project, links)
+
+
+def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
+    """Work out the whole migration in memory; nothing is written.
+
+    Raises:
+        UserError: a bad argument, see the messages.
+    """
+    prepared = prepare(settings, progress)
+    checkout, project, links = prepared.checkout, prepared.project, prepared.links
+    placements = dict(project.placements)
+    map_ = prepared.choice.map
     migration = Migration(
         checkout=checkout,
-        upstream=upstream,
-        map_base=choice.map.base.label,
-        map_target=choice.map.target.label,
-        map_why=choice.why,
+        upstream=prepared.upstream,
+        map_base=map_.base.label,
+        map_target=map_.target.label,
+        map_why=prepared.choice.why,
         placements=placements,
         results={},
         links=links.texts,
@@ -179,7 +215,7 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
         progress("rewriting", done, len(paths))
         if result.considered or result.sites:
             migration.results[result.path] = result
-    _list_placements(migration, read, enabled)
+    _list_placements(migration, prepared.read, project.enabled)
     _list_left_alone(migration, links)
     _check_imports(migration, project)
     return migration
@@ -187,6 +223,8 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
 
 def _choose_map(settings: Settings, upstream: Upstream) -> select.Choice:
     """The map asked for, if it fits the checkout, else the shipped one that fits best."""
+    if settings.choice is not None:
+        return settings.choice
     if settings.map is None:
         return select.pick(settings.checkout, upstream)
     given = model.load(settings.map)
