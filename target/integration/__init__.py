@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from codemods.engine.overlay import Integration
-from target.integration import config, counting, decoder, linen, moe, mtp, normalization, training
+from target.integration import (
+    checkpoint,
+    config,
+    counting,
+    decoder,
+    linen,
+    moe,
+    mtp,
+    normalization,
+    training,
+)
 from target.integration.inserted_source import field_names
 
 NEW_FILES = Path(__file__).parents[1] / "maxtext"
@@ -20,6 +30,7 @@ INTEGRATIONS: tuple[Integration, ...] = tuple(
             *training.INTEGRATIONS,
             *counting.INTEGRATIONS,
             *linen.INTEGRATIONS,
+            *checkpoint.INTEGRATIONS,
         ),
         key=lambda integration: integration.rule.id,
     )

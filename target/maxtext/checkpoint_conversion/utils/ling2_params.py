@@ -22,7 +22,7 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Any, Iterable, Iterator, Mapping, Union
+from typing import Any, Callable, Iterable, Iterator, Mapping, Union
 
 from maxtext.common import ling2_layers
 import numpy as np
@@ -35,6 +35,8 @@ Sources = Union[str, tuple["Sources", ...]]
 # Collections of a MaxText checkpoint.
 PARAMS = "params"
 ROUTING_BIAS = "MoEBiasVar"
+
+HF_ARCHITECTURE = "BailingMoeV2_5ForCausalLM"
 
 # How an HF tensor becomes a (slice of a) MaxText parameter.
 IDENTITY = "identity"
@@ -103,10 +105,7 @@ class ModelDims:
     Raises:
       ValueError: one line that names the option at fault.
     """
-    if isinstance(config, Mapping):
-      option = functools.partial(_yaml_option, config)
-    else:
-      option = functools.partial(getattr, config)
+    option = _options_of(config)
     shared_expert_dim = option("moe_shared_expert_dim") or option("moe_mlp_dim")
     pattern = ling2_layers.LayerPattern(
         num_decoder_layers=option("num_decoder_layers"),
@@ -144,6 +143,11 @@ class ModelDims:
     return cls.from_maxtext_config(maxtext_options(hf_config, shapes, mla_tail_rule))
 
 
+def _options_of(config: Any) -> Callable[[str], Any]:
+  """Returns a function from the name of an option to its value."""
+  return functools.partial(_yaml_option, config) if isinstance(config, Mapping) else functools.partial(getattr, config)
+
+
 # Defaults of base.yml and of the fields that Ling2 adds, for what a model's YAML file may leave out.
 _YAML_DEFAULTS: dict[str, Any] = {
     "use_qk_norm": False,
@@ -158,6 +162,24 @@ _YAML_DEFAULTS: dict[str, Any] = {
     "mtp_num_layers": 0,
     "logits_via_embedding": False,
     "param_scan_axis": 1,
+    "normalization_layer_epsilon": 1e-5,
+    "group_norm_size": 0,
+    "use_linear_silu": False,
+    "gla_slope_index": "zero_based",
+    "mla_interleaved_rope": False,
+    "partial_rotary_factor": 1.0,
+    "rope_type": "default",
+    "rope_max_timescale": 10_000,
+    "rope_factor": 40,
+    "rope_truncate": True,
+    "rope_attention_scaling": False,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 1.0,
+    "num_experts_per_tok": 1,
+    "n_routing_groups": -1,
+    "topk_routing_group": -1,
+    "routed_scaling_factor": 1.0,
 }
 
 
@@ -197,6 +219,7 @@ _HF_DEFAULTS: dict[str, Any] = {
     "use_qk_norm": True,
     "num_nextn_predict_layers": 0,
     "group_norm_size": 4,
+    "linear_silu": False,
     "q_lora_rank": None,
 }
 
@@ -257,8 +280,8 @@ def maxtext_options(
     hf_config: the contents of config.json.
     shapes: shapes of the checkpoint's tensors by name. They settle what the config leaves open: the width of the shared
       experts, which implementations read differently, which layers of the tail are MLA, and whether routers have a bias.
-    mla_tail_rule: one of `ling2_layers.MLA_TAIL_RULES`; None for the rule that the tensors follow, or without them that
-      of the published model code.
+    mla_tail_rule: one of `ling2_layers.MLA_TAIL_RULES`; None for the rule that the config or else the tensors say, or
+      without them that of the published model code.
 
   Raises:
     ValueError: one line that names the key at fault: missing, of the wrong type, impossible, or asking for what the model
@@ -292,9 +315,10 @@ def maxtext_options(
       "logits_via_embedding": hf.flag("tie_word_embeddings"),
       "inhomogeneous_layer_cycle_interval": interval,
       "first_num_dense_layers": num_dense_layers,
-      "mla_tail_rule": mla_tail_rule or _tail_rule(num_layers, interval, shapes),
+      "mla_tail_rule": mla_tail_rule or hf_config.get("mla_tail_rule") or _tail_rule(num_layers, interval, shapes),
       "use_qk_norm": hf.flag("use_qk_norm"),
       "group_norm_size": hf.integer("group_norm_size"),
+      "use_linear_silu": hf.flag("linear_silu"),
       "q_lora_rank": hf.optional_integer("q_lora_rank"),
       "kv_lora_rank": hf.integer("kv_lora_rank"),
       "qk_nope_head_dim": hf.integer("qk_nope_head_dim"),
@@ -303,6 +327,8 @@ def maxtext_options(
       "mla_interleaved_rope": hf.flag("rope_interleave"),
       "mtp_num_layers": mtp_num_layers,
   }
+  if "gla_slope_index" in hf_config:
+    options["gla_slope_index"] = hf_config["gla_slope_index"]
   if options["logits_via_embedding"]:
     options["normalize_embedding_logits"] = False
   options |= _rope_options(hf_config, hf)
@@ -433,6 +459,100 @@ def _yarn_options(scaling: Mapping[str, Any], max_positions: int) -> dict[str, A
       "rope_truncate": bool(scaling.get("truncate", True)),
       "rope_attention_scaling": not math.isclose(attention_factor, 1.0),
   }
+
+
+# ---- MaxText configs as HF configs -----------------------------------------------------------------------------------
+
+
+def hf_config_of(config: Any) -> dict[str, Any]:
+  """Returns the contents of config.json for the model of a MaxText config: what `maxtext_options` reads back.
+
+  Beside the published keys it has `gla_slope_index` and `mla_tail_rule`, which the published model code does not know and
+  has fixed answers for ("hf" and "all").
+
+  Args:
+    config: as that of `ModelDims.from_maxtext_config`.
+  """
+  option = _options_of(config)
+  dims = ModelDims.from_maxtext_config(config)
+  result = {
+      "architectures": [HF_ARCHITECTURE],
+      "model_type": "bailing_hybrid",
+      "vocab_size": dims.vocab_size,
+      "hidden_size": dims.emb_dim,
+      "intermediate_size": dims.mlp_dim,
+      "num_hidden_layers": dims.pattern.num_decoder_layers,
+      "num_attention_heads": dims.num_heads,
+      "num_key_value_heads": dims.num_heads,
+      "head_dim": dims.head_dim,
+      "hidden_act": "silu",
+      "use_qkv_bias": False,
+      "use_bias": False,
+      "rms_norm_eps": option("normalization_layer_epsilon"),
+      "tie_word_embeddings": dims.tied_embeddings,
+      "layer_group_size": dims.pattern.interval,
+      "first_k_dense_replace": dims.pattern.num_dense_layers,
+      "mla_tail_rule": dims.pattern.mla_tail_rule,
+      "gla_slope_index": option("gla_slope_index"),
+      "use_qk_norm": dims.use_qk_norm,
+      "group_norm_size": option("group_norm_size"),
+      "linear_silu": option("use_linear_silu"),
+      "q_lora_rank": dims.q_lora_rank or None,
+      "kv_lora_rank": dims.kv_lora_rank,
+      "qk_nope_head_dim": dims.qk_nope_head_dim,
+      "qk_rope_head_dim": dims.qk_rope_head_dim,
+      "v_head_dim": dims.v_head_dim,
+      "rope_interleave": option("mla_interleaved_rope"),
+      "partial_rotary_factor": option("partial_rotary_factor"),
+      "rope_theta": float(option("rope_max_timescale")),
+      "rope_scaling": None,
+      "max_position_embeddings": option("max_position_embeddings"),
+      "num_nextn_predict_layers": dims.mtp_num_layers,
+      "num_experts": None,
+  }
+  rope_type = option("rope_type")
+  if getattr(rope_type, "value", rope_type) == "yarn":
+    result["rope_scaling"] = _rope_scaling(option)
+  if dims.num_experts > 1:
+    shared_experts = option("shared_experts")
+    result |= {
+        "num_experts": dims.num_experts,
+        "num_experts_per_tok": option("num_experts_per_tok"),
+        "moe_intermediate_size": dims.moe_mlp_dim,
+        "moe_shared_expert_intermediate_size": dims.shared_mlp_dim // shared_experts,
+        "num_shared_experts": shared_experts,
+        # One group is no groups.
+        "n_group": max(option("n_routing_groups"), 1),
+        "topk_group": max(option("topk_routing_group"), 1),
+        "routed_scaling_factor": option("routed_scaling_factor"),
+        "moe_router_enable_expert_bias": dims.routed_bias,
+        "norm_topk_prob": True,
+        "score_function": "sigmoid",
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
+        "router_dtype": "fp32",
+    }
+  return result
+
+
+def _rope_scaling(option: Callable[[str], Any]) -> dict[str, Any]:
+  factor, mscale = option("rope_factor"), option("mscale")
+  result = {
+      "rope_type": "yarn",
+      "factor": float(factor),
+      "original_max_position_embeddings": option("original_max_position_embeddings"),
+      "beta_fast": option("beta_fast"),
+      "beta_slow": option("beta_slow"),
+      "truncate": option("rope_truncate"),
+      "mscale_all_dim": mscale,
+  }
+  if option("rope_attention_scaling"):
+    result["attention_factor"] = 0.1 * math.log(factor) + 1.0
+  elif mscale:
+    result["mscale"] = mscale
+  else:
+    result["attention_factor"] = 1.0
+  return result
 
 
 # ---- The parameters -------------------------------------------------------------------------------------------------
