@@ -1,0 +1,216 @@
+"""The scratch repository: new objects go there, everything else is read from the user's repository.
+
+It borrows the user's objects through `objects/info/alternates`, so nothing is copied and nothing is written to the
+user's repository until the finished branch is brought there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from codemods.errors import UserError
+from codemods.maps.gitstore import GitStore
+
+LINK = "120000"
+SUBMODULE = "160000"
+_SETTINGS = (
+    ("core.hooksPath", os.devnull),
+    ("core.fsmonitor", "false"),
+    ("core.autocrlf", "false"),
+    ("core.safecrlf", "false"),
+    ("core.quotePath", "false"),
+    ("commit.gpgSign", "false"),
+    ("gc.auto", "0"),
+    ("maintenance.auto", "false"),
+    ("protocol.allow", "never"),
+)
+# Nothing is fetched, no lock is taken without need, and only the settings above and the user's identity count.
+_ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file of a tree: its mode (as git writes it) and the id of its content."""
+
+    mode: str
+    blob: str
+
+    @property
+    def regular(self) -> bool:
+        """Whether it is a file proper: no link and no submodule."""
+        return self.mode not in (LINK, SUBMODULE)
+
+
+Tree = dict[str, Entry]
+
+
+class GitError(Exception):
+    """A git command failed; the message is what git said."""
+
+
+def git(
+    folder: Path,
+    *arguments: str,
+    data: bytes | None = None,
+    env: Mapping[str, str] | None = None,
+    accept: tuple[int, ...] = (0,),
+) -> bytes:
+    """Run git in a repository and give back its standard output.
+
+    Args:
+        folder: the repository.
+        arguments: the command.
+        data: its standard input.
+        env: more environment variables.
+        accept: exit statuses that are no failure.
+
+    Raises:
+        GitError: the command failed.
+        UserError: git is not installed.
+    """
+    settings = [part for key, value in _SETTINGS for part in ("-c", f"{key}={value}")]
+    try:
+        done = subprocess.run(
+            ["git", *settings, "-C", str(folder), *arguments],
+            input=data,
+            stdin=None if data is not None else subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            env=os.environ | _ENVIRONMENT | dict(env or {}),
+        )
+    except FileNotFoundError:
+        raise UserError("git is not installed or not on PATH") from None
+    if done.returncode not in accept:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        lines = [x.partition(": ")[2] for x in said if x.startswith(("fatal: ", "error: "))]
+        raise GitError((lines or said or [f"exit status {done.returncode}"])[0])
+    return done.stdout
+
+
+class Store(GitStore):
+    """The scratch repository, to read objects of and to write objects to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._trees: dict[str, Tree] = {}
+
+    @staticmethod
+    def create(path: Path, source: Path) -> Store:
+        """Make a scratch repository at `path` that borrows the objects of the repository `source`."""
+        git(path.parent, "init", "--quiet", "--template=", str(path))
+        common = common_folder(source)
+        info = path / ".git/objects/info"
+        info.mkdir(parents=True, exist_ok=True)
+        (info / "alternates").write_text(f"{common / 'objects'}\n", encoding="utf-8")
+        if (common / "shallow").is_file():  # its history ends there; so does this one's
+            shutil.copy(common / "shallow", path / ".git/shallow")
+        return Store(path)
+
+    def run(
+        self,
+        *arguments: str,
+        data: bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        accept: tuple[int, ...] = (0,),
+    ) -> bytes:
+        """Run git here; see `git`."""
+        return git(self.path, *arguments, data=data, env=env, accept=accept)
+
+    def text(self, *arguments: str) -> str:
+        """The output of a git command, as text without the last line end."""
+        return self.run(*arguments).decode("utf-8", "surrogateescape").rstrip("\n")
+
+    def entries(self, treeish: str) -> Tree:
+        """Every file of a commit or tree, submodules and links included."""
+        found = self._trees.get(treeish)
+        if found is None:
+            found = {}
+            listed = self.run("ls-tree", "-r", "-z", "--full-tree", treeish)
+            for record in listed.decode("utf-8", "surrogateescape").split("\0"):
+                if record:
+                    meta, _, path = record.partition("\t")
+                    mode, _, blob = meta.split()
+                    found[path] = Entry(mode, blob)
+            self._trees[treeish] = found
+        return found
+
+    def content(self, entry: Entry | None) -> bytes | None:
+        """The content of a file; None where there is no file, no such object or no content (a submodule)."""
+        if entry is None or entry.mode == SUBMODULE:
+            return None
+        return self.read(entry.blob)
+
+    def write(self, content: bytes) -> str:
+        """Store a content; returns its id."""
+        return self.run("hash-object", "-w", "--stdin", data=content).decode().strip()
+
+    def write_tree(self, tree: Tree) -> str:
+        """Store a tree; objects that are missing here (a partial clone) may be in it."""
+        index = self.path / ".git/index.ling2-migrate"
+        env = {"GIT_INDEX_FILE": str(index)}
+        lines = (f"{e.mode} {e.blob}\t{p}\0" for p, e in sorted(tree.items()))
+        data = "".join(lines).encode("utf-8", "surrogateescape")
+        try:
+            self.run("update-index", "-z", "--add", "--index-info", data=data, env=env)
+            return self.run("write-tree", "--missing-ok", env=env).decode().strip()
+        finally:
+            index.unlink(missing_ok=True)
+
+    def write_commit(self, raw: bytes) -> str:
+        """Store a commit object given as git's own text of it."""
+        return self.run("hash-object", "-t", "commit", "-w", "--stdin", data=raw).decode().strip()
+
+    def raw_commit(self, commit: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """The header lines (folded lines joined) and the message of a commit."""
+        head, _, message = self.run("cat-file", "commit", commit).partition(b"\n\n")
+        headers: list[tuple[bytes, bytes]] = []
+        for line in head.split(b"\n"):
+            if line.startswith(b" ") and headers:
+                key, value = headers[-1]
+                headers[-1] = (key, value + b"\n" + line)
+            else:
+                key, _, value = line.partition(b" ")
+                headers.append((key, value))
+        return headers, message
+
+    def parents(self, commit: str) -> list[str]:
+        """The parents of a commit, as its text names them."""
+        return [v.decode() for k, v in self.raw_commit(commit)[0] if k == b"parent"]
+
+    def own_objects(self) -> list[str]:
+        """Every object that was made here."""
+        objects = self.path / ".git/objects"
+        found = [
+            folder.name + file.name
+            for folder in objects.iterdir()
+            if len(folder.name) == 2
+            for file in folder.iterdir()
+            if len(file.name) in (38, 62)
+        ]
+        for pack in (objects / "pack").glob("*.idx") if (objects / "pack").is_dir() else ():
+            listed = self.run("show-index", data=pack.read_bytes()).decode()
+            found += [line.split()[1] for line in listed.splitlines()]
+        return sorted(set(found))
+
+    def bring(self, target: Path, branch: str, commit: str, objects: Iterable[str]) -> None:
+        """Copy objects to the repository `target` and make a new branch of `commit` there.
+
+        Raises:
+            GitError: git refuses, for one because there is such a branch by now.
+        """
+        listed = "".join(f"{name}\n" for name in objects).encode()
+        if listed:
+            pack = self.run("pack-objects", "--stdout", "--quiet", data=listed)
+            git(target, "unpack-objects", "-q", data=pack)
+        git(target, "update-ref", f"refs/heads/{branch}", commit, "0" * len(commit))
+
+
+def common_folder(repository: Path) -> Path:
+    """The folder that holds a repository's objects and refs, also where `repository` is a linked worktree."""
+    shown = git(repository, "rev-parse", "--git-common-dir").decode().strip()
+    return (repository / shown).resolve()
