@@ -284,6 +284,126 @@ def overlay(
     raise typer.Exit(1 if made.missing else 0)
 
 
+_REBASE_EXAMPLES = """
+**Examples**
+
+`ling2-migrate rebase ~/my-fork --onto upstream/main --plan` \\
+tells what would be in conflict, and writes nothing.
+
+`ling2-migrate rebase ~/my-fork --onto upstream/main --branch migrated --out ~/work` \\
+carries the commits of HEAD, one for one, to a new branch.
+
+`ling2-migrate rebase --continue --out ~/work` \\
+goes on when a conflict in ~/work has been resolved and added.
+
+**Exit status**
+
+0: done (the branch is in the repository), or a plan without conflicts. 1: a conflict waits for a person.
+2: an error; it is one line on standard error, and the repository is as it was.
+"""
+
+
+@app.command(epilog=_REBASE_EXAMPLES)
+def rebase(
+    checkout: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The fork's git repository. It gets the finished branch and nothing else.",
+            metavar="CHECKOUT",
+        ),
+    ] = None,
+    onto: Annotated[
+        str | None,
+        typer.Option(help="Upstream's commit to stand on, fetched before.", metavar="REV"),
+    ] = None,
+    revision: Annotated[
+        str, typer.Option("--from", help="The branch to carry.", metavar="REV")
+    ] = "HEAD",
+    base: Annotated[
+        str | None,
+        typer.Option(
+            help="Upstream's commit that the branch stands on. Default: the merge base.",
+            metavar="REV",
+        ),
+    ] = None,
+    branch: Annotated[str, typer.Option(help="The new branch's name.", metavar="NAME")] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The work folder: conflicts are left there, and the new branch is checked out in it.",
+            metavar="DIR",
+        ),
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Tell what would happen; write nothing.")
+    ] = False,
+    squash: Annotated[
+        bool, typer.Option("--squash", help="Make one commit of the whole branch.")
+    ] = False,
+    drop_migrated: Annotated[
+        bool,
+        typer.Option("--drop-migrated", help="Leave out commits that upstream has already."),
+    ] = False,
+    continue_: Annotated[
+        bool, typer.Option("--continue", help="Go on after a conflict was resolved.")
+    ] = False,
+    skip: Annotated[
+        bool, typer.Option("--skip", help="Go on without the commit that is in conflict.")
+    ] = False,
+    abort: Annotated[
+        bool, typer.Option("--abort", help="Give up and remove the work folder.")
+    ] = False,
+    skip_rules: Annotated[
+        list[str] | None,
+        typer.Option(help="Do not run these rules or families.", metavar="RULES"),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", "-j", min=1, help="Worker processes. Default: one per core.", metavar="N"
+        ),
+    ] = None,
+    color: Annotated[
+        bool | None,
+        typer.Option(
+            "--color/--no-color",
+            help="Default: if the output is a terminal and NO_COLOR is not set.",
+        ),
+    ] = None,
+) -> None:
+    """Carry a branch onto a new upstream, across the rename.
+
+    The branch's base and each of its commits are put on the new layout, and the change between them is made on
+    top of upstream: one commit out for each commit in. What has one certain answer is resolved, with its reason in
+    the report; the rest is left as an ordinary git conflict.
+    """
+    from codemods.engine.pool import default_jobs
+    from codemods.rebase.job import Request, execute
+    from codemods.rebase.session import Choices
+
+    choices = Choices(
+        branch=branch,
+        squash=squash,
+        drop_migrated=drop_migrated,
+        skip=_names(skip_rules),
+        jobs=jobs or default_jobs(),
+    )
+    request = Request(
+        checkout=checkout,
+        onto=onto,
+        revision=revision,
+        base=base,
+        out=out,
+        choices=choices,
+        plan=plan,
+        continue_=continue_,
+        skip=skip,
+        abort=abort,
+        color=color,
+    )
+    raise typer.Exit(execute(request))
+
+
 _MAP_EXAMPLES = """
 **Examples**
 
