@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from codemods import __version__
+from codemods import __version__, ckpt
 from codemods.errors import UserError
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ map_app = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(map_app, name="map")
+app.add_typer(ckpt.app, name="ckpt")
 
 
 _LOCAL_GIT = (
