@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from codemods.engine.anchors import AnchoredFile
 from codemods.engine.overlay import Integration, Step
 from codemods.rules.base import Example, Rule
@@ -35,6 +37,25 @@ def check_ling2_record(checkpoint_path, config):
   root = str(checkpoint_path).rstrip("/").removesuffix("/items")
   ling2_record.check(load_checkpoint_metadata(root), config, root)
 '''
+
+_WITH_BIAS = '''
+def _with_routing_bias(params, abstract_unboxed_pre_state, config):
+  """Returns the parameters, and for Ling2 the routing bias with them."""
+  is_nnx = isinstance(abstract_unboxed_pre_state, nnx.State)
+  if not is_nnx or getattr(config, "decoder_block", None) != DecoderBlockType.LING2:
+    return params
+  from maxtext.layers.moe import MoEBiasVar  # pylint: disable=import-outside-toplevel
+
+  return nnx.split_state(abstract_unboxed_pre_state.model, (nnx.Param, MoEBiasVar), ...)[0]
+'''
+_STORED = """
+has_routing_bias = is_nnx and any(
+    type(variable).__name__ == "MoEBiasVar" for _, variable in nnx.to_flat_state(abstract_unboxed_params)
+)
+if has_routing_bias and restore_key == "params":
+  stored_collections = ckptr.metadata(epath.Path(load_parameters_from_path)).item_metadata.tree[restore_key]
+  params_collection = checkpoint_collections.by_collection(want, stored_collections)
+"""
 
 
 def _ids(file: AnchoredFile) -> None:
@@ -149,6 +170,38 @@ def _pretrained_collections(file: AnchoredFile) -> None:
     )
     load.replace_all(
         'restored["params"]["params"]', 'checkpoint_collections.merged(restored["params"])'
+    )
+    file.add_import("from maxtext.common import checkpoint_collections")
+
+
+def _bias_to_maxtext(file: AnchoredFile) -> None:
+    """Up to 0.2.4 one collection was converted."""
+    info = file.module.function("get_maxtext_model_info")
+    all_of_them = "maxtext_utils.get_abstract_param(maxtext_model_flax, config)"
+    if not info.has(f"abstract_params_tree = {all_of_them}"):
+        info.replace_all(
+            f'{all_of_them}["params"]', f"ling2_mapping.abstract_weights({all_of_them}, config)"
+        )
+
+
+def _bias_loaded(file: AnchoredFile) -> None:
+    """Up to 0.2.4 one collection was loaded."""
+    weights = file.module.function("_abstract_params")
+    only = "nnx.split_state(abstract_unboxed_pre_state.model, nnx.Param, ...)[0]"
+    if not weights.has(f"return {only}") and not file.module.has("def _with_routing_bias(): ..."):
+        return
+    file.module.statement("def _abstract_params(): ...").insert_after(_WITH_BIAS)
+    file.module.function("load_state_if_possible").replace_all(
+        "_abstract_params(abstract_unboxed_pre_state)",
+        "_with_routing_bias(_abstract_params(abstract_unboxed_pre_state), abstract_unboxed_pre_state, maxtext_config)",
+    )
+    load = file.module.function("load_params_from_path")
+    load.statement(
+        "restore_args = ocp.checkpoint_utils.construct_restore_args(params_collection)"
+    ).insert_before(_STORED)
+    load.replace_all(
+        'restored_collection["params"] if is_nnx else restored_collection',
+        "checkpoint_collections.merged(restored_collection) if is_nnx else restored_collection",
     )
     file.add_import("from maxtext.common import checkpoint_collections")
 
@@ -568,5 +621,89 @@ def from_pretrained(metadata, ckptr):
             ),
         ),
         (Step(MODEL_CREATION, _pretrained_collections),),
+    ),
+    Integration(
+        Rule(
+            "INT022",
+            "safe",
+            "Up to 0.2.4, which convert and load one collection, Ling2's routing bias goes with the parameters",
+            (
+                "`to_maxtext` writes it among them. Loading parameters finds it there, or in the collection of its own "
+                "that newer versions and `ling2-migrate ckpt` write."
+            ),
+            examples=(
+                Example(
+                    path=TO_MAXTEXT,
+                    before="""\
+def get_maxtext_model_info(config):
+  abstract_params_tree = maxtext_utils.get_abstract_param(maxtext_model_flax, config)["params"]
+  return abstract_params_tree
+""",
+                    after="""\
+def get_maxtext_model_info(config):
+  abstract_params_tree = ling2_mapping.abstract_weights(maxtext_utils.get_abstract_param(maxtext_model_flax, config), config)
+  return abstract_params_tree
+""",
+                ),
+                Example(
+                    path=CHECKPOINTING,
+                    before="""\
+from maxtext.common import grain_utility
+
+
+def _abstract_params(abstract_unboxed_pre_state):
+  if isinstance(abstract_unboxed_pre_state, nnx.State):
+    return nnx.split_state(abstract_unboxed_pre_state.model, nnx.Param, ...)[0]
+  return abstract_unboxed_pre_state.params
+
+
+def load_state_if_possible(abstract_unboxed_pre_state, maxtext_config):
+  params = _abstract_params(abstract_unboxed_pre_state)
+  return load_params_from_path(params)
+
+
+def load_params_from_path(params, restore_key):
+  params_collection = {"params": want} if is_nnx else want
+  restore_args = ocp.checkpoint_utils.construct_restore_args(params_collection)
+  restored_collection = ckptr.restore(params_collection, restore_args)
+  restored_weights = restored_collection["params"] if is_nnx else restored_collection
+  return restored_weights
+""",
+                    after=(
+                        """\
+from maxtext.common import checkpoint_collections, grain_utility
+
+
+def _abstract_params(abstract_unboxed_pre_state):
+  if isinstance(abstract_unboxed_pre_state, nnx.State):
+    return nnx.split_state(abstract_unboxed_pre_state.model, nnx.Param, ...)[0]
+  return abstract_unboxed_pre_state.params
+
+
+"""
+                        + _WITH_BIAS.strip("\n")
+                        + """
+
+
+def load_state_if_possible(abstract_unboxed_pre_state, maxtext_config):
+  params = _with_routing_bias(_abstract_params(abstract_unboxed_pre_state), abstract_unboxed_pre_state, maxtext_config)
+  return load_params_from_path(params)
+
+
+def load_params_from_path(params, restore_key):
+  params_collection = {"params": want} if is_nnx else want
+"""
+                        + textwrap.indent(_STORED.strip("\n"), "  ")
+                        + """
+  restore_args = ocp.checkpoint_utils.construct_restore_args(params_collection)
+  restored_collection = ckptr.restore(params_collection, restore_args)
+  restored_weights = checkpoint_collections.merged(restored_collection) if is_nnx else restored_collection
+  return restored_weights
+"""
+                    ),
+                ),
+            ),
+        ),
+        (Step(TO_MAXTEXT, _bias_to_maxtext), Step(CHECKPOINTING, _bias_loaded)),
     ),
 )

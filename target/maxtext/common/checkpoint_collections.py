@@ -56,7 +56,7 @@ def by_collection(requested: Any, stored: Any) -> dict[str, Any]:
   others = [name for name in stored if name != PARAMS]
   for path, leaf in _leaves(requested):
     collection = PARAMS
-    if not _has(stored[PARAMS], path):
+    if not _has(stored.get(PARAMS), path):
       collection = next((name for name in others if _has(stored[name], path)), PARAMS)
     _put(result, (collection, *path), leaf)
   return result

@@ -21,6 +21,7 @@ import functools
 from typing import Any, Callable
 
 from maxtext.checkpoint_conversion.utils import ling2_params
+from maxtext.common import checkpoint_collections
 
 LING2 = "ling2"
 # Attributes of the HF config and of the MaxText config that have to agree, beside those that are asked of every model.
@@ -129,6 +130,19 @@ def stack_axis(mt_key: str, config: Any, default: int) -> int:
     return default
   in_cycle = mt_key.startswith(f"{ling2_params.PARAMS}-decoder-layers-")
   return config.param_scan_axis if in_cycle and not mt_key.endswith("gate-bias") else 0
+
+
+def abstract_weights(collections: Any, config: Any) -> Any:
+  """Returns the weights that a release with the Linen decoder converts: its parameters, and Ling2's routing bias.
+
+  Args:
+    collections: abstract variables of the model by collection.
+    config: MaxText config, of any model.
+  """
+  if not is_ling2(config):
+    return collections[ling2_params.PARAMS]
+  wanted = (ling2_params.PARAMS, ling2_params.ROUTING_BIAS)
+  return checkpoint_collections.merged({name: collections[name] for name in wanted if name in collections})
 
 
 def architecture(config: Any) -> list[tuple[str, str]]:

@@ -362,7 +362,7 @@ def _refuse_what_the_model_lacks(hf_config: Mapping[str, Any], hf: _HfConfig) ->
     if hf.get(key) != only:
       raise ValueError(f"{key}: Ling2 has {only!r} alone, the HF config has {hf.get(key)!r}.")
   kv_heads = hf.get("num_key_value_heads")
-  if kv_heads is not None and kv_heads != hf.get("num_attention_heads"):
+  if kv_heads is not None and kv_heads != hf.integer("num_attention_heads"):
     raise ValueError(
         f"num_key_value_heads: {kv_heads!r} is not num_attention_heads, and Ling2 has as many heads of keys as of queries."
     )
