@@ -1,0 +1,210 @@
+"""Conflicts are left as git leaves them, and a rebase goes on, is given up or survives being cut off."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from codemods.errors import UserError
+from codemods.rebase import session
+from migration_tests.checkouts import CommandLine, Ran
+from migration_tests.rebase.repos import MOVED, Repo, start
+
+BODY = "".join(f"def f{k}(x):\n  return x + {k}\n\n\n" for k in range(6))
+
+
+def edited(number: int, new: str) -> str:
+    """The module with one function's result changed."""
+    return BODY.replace(f"return x + {number}\n", f"return {new}\n")
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    """Upstream and the fork change `f2` in different ways; the fork has a commit before and after that."""
+    made = start(tmp_path / "repo", {"src/MaxText/m.py": BODY})
+    made.commit("move", move={**MOVED, "src/MaxText/m.py": "src/maxtext/m.py"})
+    made.commit("upstream's", {"src/maxtext/m.py": edited(2, "x - 2")})
+    made.git("checkout", "-q", "fork")
+    made.commit("first", {"src/MaxText/own.py": "from MaxText.m import f1\n"})
+    made.commit("the fork's f2", {"src/MaxText/m.py": edited(2, "x * 2")})
+    both = edited(2, "x * 2").replace("return x + 5\n", "return x * 5\n")
+    made.commit("f5", {"src/MaxText/m.py": both})
+    return made
+
+
+def begin(cli: CommandLine, repo: Repo, tmp_path: Path, *more: str) -> Ran:
+    """Start a rebase of the fork in tmp_path/work."""
+    out = tmp_path / "work"
+    return cli(
+        "rebase",
+        repo.root,
+        "--onto",
+        "upstream",
+        "--branch",
+        "new",
+        "--out",
+        out,
+        "--jobs",
+        "1",
+        *more,
+    )
+
+
+def git(work: Path, *arguments: str) -> str:
+    """Run git in the work folder."""
+    done = subprocess.run(
+        ["git", "-C", str(work), *arguments], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_a_conflict_is_gits_own_and_continues(cli: CommandLine, repo: Repo, tmp_path: Path) -> None:
+    before = repo.state()
+    ran = begin(cli, repo, tmp_path)
+    work = tmp_path / "work"
+    assert (ran.status, ran.err) == (1, "")
+    assert b"conflict" in ran.out and b"--continue" in ran.out
+    assert repo.state() == before
+    assert git(work, "status", "--porcelain").splitlines() == ["UU src/maxtext/m.py"]
+    stages = git(work, "ls-files", "-u").splitlines()
+    assert [line.split()[2] for line in stages] == ["1", "2", "3"]
+    text = (work / "src/maxtext/m.py").read_text()
+    assert text.count("<<<<<<< ") == 1
+    assert "return x * 2\n" in text and "return x - 2\n" in text
+    assert "def f2" not in text.partition("<<<<<<< ")[2].partition(">>>>>>> ")[0]
+    page = (work / "rebase-report.html").read_text()
+    assert "the fork&#x27;s f2" in page and "return x * 2" in page
+
+    ran = cli("rebase", "--continue", "--out", work)
+    assert ran.status == 2 and "src/maxtext/m.py not resolved yet" in ran.err
+    (work / "src/maxtext/m.py").write_text(edited(2, "x * 2 - 2"))
+    git(work, "add", "src/maxtext/m.py")
+    ran = cli("rebase", "--continue", "--out", work)
+    assert (ran.status, ran.err) == (0, "")
+    assert repo.show("new", "src/maxtext/m.py") == edited(2, "x * 2 - 2").replace(
+        "x + 5\n", "x * 5\n"
+    )
+    assert repo.git("log", "--format=%s", "upstream..new").splitlines() == [
+        "f5",
+        "the fork's f2",
+        "first",
+    ]
+    assert git(work, "status", "--porcelain") == ""
+
+
+def test_author_date_and_message_are_kept(cli: CommandLine, repo: Repo, tmp_path: Path) -> None:
+    begin(cli, repo, tmp_path)
+    cli("rebase", "--skip", "--out", tmp_path / "work")
+    for old, new in (("fork~2", "new~1"), ("fork", "new")):
+        shape = "--format=%an %ae %aI %s"
+        assert repo.git("log", "-1", shape, old) == repo.git("log", "-1", shape, new)
+        trailer = f"Rebased-from: {repo.git('rev-parse', old).strip()}"
+        assert repo.git("log", "-1", "--format=%b", new).strip() == trailer
+
+
+def test_skip_leaves_a_commit_out_and_says_so(cli: CommandLine, repo: Repo, tmp_path: Path) -> None:
+    begin(cli, repo, tmp_path)
+    ran = cli("rebase", "--skip", "--out", tmp_path / "work")
+    assert (ran.status, ran.err) == (0, "")
+    assert repo.show("new", "src/maxtext/m.py") == edited(2, "x - 2").replace("x + 5\n", "x * 5\n")
+    data = json.loads((tmp_path / "work/rebase-report.json").read_text())
+    assert [s["state"] for s in data["steps"]] == ["carried", "skipped", "carried"]
+    assert data["counts"].get("lost") is None
+
+
+def test_abort_leaves_nothing(cli: CommandLine, repo: Repo, tmp_path: Path) -> None:
+    before = repo.state()
+    begin(cli, repo, tmp_path)
+    ran = cli("rebase", "--abort", "--out", tmp_path / "work")
+    assert ran.status == 0
+    assert not (tmp_path / "work").exists()
+    assert repo.state() == before
+    assert cli("rebase", "--continue", "--out", tmp_path / "work").status == 2
+
+
+def test_a_plan_writes_nothing(cli: CommandLine, repo: Repo, tmp_path: Path) -> None:
+    before = repo.state()
+    ran = cli("rebase", repo.root, "--onto", "upstream", "--plan", "--jobs", "1")
+    assert ran.status == 1
+    assert b"src/maxtext/m.py: both sides changed the same lines, 1 places" in ran.out
+    assert repo.state() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["repo"]
+
+
+def test_markers_that_are_left_are_named(cli: CommandLine, repo: Repo, tmp_path: Path) -> None:
+    begin(cli, repo, tmp_path)
+    work = tmp_path / "work"
+    git(work, "add", "src/maxtext/m.py")
+    ran = cli("rebase", "--continue", "--out", work)
+    assert ran.status == 2 and "conflict markers" in ran.err
+
+
+@pytest.mark.parametrize("place", ["save", "record"])
+def test_cut_off_anywhere_goes_on(
+    cli: CommandLine, repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    begin(cli, repo, tmp_path)
+    work = tmp_path / "work"
+    (work / "src/maxtext/m.py").write_text(edited(2, "x * 2"))
+    git(work, "add", "src/maxtext/m.py")
+    name = {"save": "_save", "record": "_finish"}[place]
+    with monkeypatch.context() as patch:
+
+        def cut(*_: object) -> None:
+            raise UserError("cut off")
+
+        patch.setattr(session.Session, name, cut)
+        assert cli("rebase", "--continue", "--out", work).status == 2
+    assert "new" not in repo.git("branch").split()
+    ran = cli("rebase", "--continue", "--out", work)
+    assert (ran.status, ran.err) == (0, "")
+    assert repo.show("new", "src/maxtext/m.py") == edited(2, "x * 2").replace("x + 5\n", "x * 5\n")
+
+
+def test_a_finished_rebase_is_over(cli: CommandLine, repo: Repo, tmp_path: Path) -> None:
+    begin(cli, repo, tmp_path)
+    cli("rebase", "--skip", "--out", tmp_path / "work")
+    ran = cli("rebase", "--continue", "--out", tmp_path / "work")
+    assert ran.status == 2 and "finished" in ran.err
+
+
+def test_squash_makes_one_commit(cli: CommandLine, repo: Repo, tmp_path: Path) -> None:
+    begin(cli, repo, tmp_path, "--squash")
+    work = tmp_path / "work"
+    (work / "src/maxtext/m.py").write_text(edited(2, "x * 2").replace("x + 5\n", "x * 5\n"))
+    git(work, "add", "src/maxtext/m.py")
+    ran = cli("rebase", "--continue", "--out", work)
+    assert (ran.status, ran.err) == (0, "")
+    assert repo.git("rev-list", "--count", "upstream..new").strip() == "1"
+    assert "* the fork's f2 (" in repo.git("log", "-1", "--format=%b", "new")
+
+
+def test_upstreams_own_change_is_an_empty_commit_or_left_out(
+    cli: CommandLine, repo: Repo, tmp_path: Path
+) -> None:
+    repo.git("checkout", "-q", "-B", "fork", repo.base)
+    repo.commit("same as upstream", {"src/MaxText/m.py": edited(2, "x - 2")})
+    repo.commit("own", {"src/MaxText/m.py": edited(2, "x - 2").replace("x + 5\n", "x * 5\n")})
+    ran = begin(cli, repo, tmp_path)
+    assert ran.status == 0
+    assert repo.git("rev-list", "--count", "upstream..new").strip() == "2"
+    out = tmp_path / "work2"
+    ran = cli(
+        "rebase",
+        repo.root,
+        "--onto",
+        "upstream",
+        "--branch",
+        "lean",
+        "--out",
+        out,
+        "--jobs",
+        "1",
+        "--drop-migrated",
+    )
+    assert ran.status == 0
+    assert repo.git("log", "--format=%s", "upstream..lean").split() == ["own"]
+    assert b"already upstream" in ran.out
