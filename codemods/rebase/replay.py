@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from codemods.rebase.apply import Conflicted, Outcome, Resolved, apply_step
 from codemods.rebase.plan import Branch, Commit
-from codemods.rebase.store import Store, Tree
+from codemods.rebase.store import GitError, Store, Tree
 from codemods.rebase.transform import Transformer
 
 TRAILER = "Rebased-from"
@@ -260,11 +260,24 @@ class _Merged:
 
 
 def _merge_tree(store: Store, first: str, second: str) -> _Merged:
-    """Merge two commits.
+    """Merge two commits as git does.
+
+    Where contents are missing (a partial clone), files that lack them are left out and put back from the first.
 
     Raises:
         GitError: git is older than 2.38, or cannot merge them at all.
     """
+    try:
+        return _merged(store, first, second)
+    except GitError:
+        base = store.present(store.text("merge-base", first, second))
+        merged = _merged(store, store.present(first, base), store.present(second, base))
+        tree, whole = dict(store.entries(merged.tree)), store.entries(first)
+        tree |= {p: whole[p] for p in store.missing(whole)}
+        return _Merged(store.write_tree(tree), merged.clean, merged.conflicts)
+
+
+def _merged(store: Store, first: str, second: str) -> _Merged:
     shown = store.run(
         "-c", "merge.renameLimit=0", "merge-tree", "--write-tree", "--name-only", "-z",
         "--no-messages", first, second, accept=(0, 1),

@@ -363,7 +363,7 @@ class Session:
         lines = (f"{e.mode} {e.blob}\t{p}\0" for p, e in sorted(tree.items()))
         data = "".join(lines).encode("utf-8", "surrogateescape")
         self.store.run("update-index", "-z", "--add", "--index-info", data=data)
-        missing = self._missing(tree)
+        missing = self.store.missing(tree)
         if missing:
             self.store.run(
                 "update-index", "-z", "--skip-worktree", "--stdin",
@@ -376,15 +376,6 @@ class Session:
             "checkout-index", "-f", "-q", "-u", "-z", "--stdin",
             data="".join(f"{p}\0" for p in present).encode("utf-8", "surrogateescape"),
         )  # fmt: skip
-
-    def _missing(self, tree: Tree) -> set[str]:
-        ids = sorted({e.blob for e in tree.values() if e.mode != SUBMODULE})
-        shown = self.store.run(
-            "cat-file", "--batch-check=%(objectname) %(objecttype)",
-            data="".join(f"{x}\n" for x in ids).encode(),
-        ).decode()  # fmt: skip
-        gone = {x.split()[0] for x in shown.splitlines() if x.endswith(" missing")}
-        return {p for p, e in tree.items() if e.blob in gone and e.mode != SUBMODULE}
 
     def _on_disk(self) -> set[str]:
         found: set[str] = set()

@@ -182,6 +182,23 @@ class Store(GitStore):
         """The parents of a commit, as its text names them."""
         return [v.decode() for k, v in self.raw_commit(commit)[0] if k == b"parent"]
 
+    def missing(self, tree: Tree) -> set[str]:
+        """Files whose content is not here (a partial clone)."""
+        ids = sorted({e.blob for e in tree.values() if e.mode != SUBMODULE})
+        data = "".join(f"{x}\n" for x in ids).encode()
+        shown = self.run("cat-file", "--batch-check=%(objectname) %(objecttype)", data=data)
+        gone = {x.split()[0] for x in shown.decode().splitlines() if x.endswith(" missing")}
+        return {p for p, e in tree.items() if e.blob in gone and e.mode != SUBMODULE}
+
+    def present(self, treeish: str, parent: str = "") -> str:
+        """A commit of the files of a tree whose contents are here, for commands that need all of them."""
+        tree = self.entries(treeish)
+        missing = self.missing(tree)
+        kept = self.write_tree({p: e for p, e in tree.items() if p not in missing})
+        lines = [f"tree {kept}", *([f"parent {parent}"] if parent else [])]
+        lines += ["author - <-> 0 +0000", "committer - <-> 0 +0000", "", ""]
+        return self.write_commit("\n".join(lines).encode())
+
     def own_objects(self) -> list[str]:
         """Every object that was made here."""
         objects = self.path / ".git/objects"

@@ -1,0 +1,280 @@
+"""States of a repository that are not what one hopes for: clear words, and nothing lost."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from migration_tests.checkouts import CommandLine, Ran
+from migration_tests.rebase.repos import MOVED, Repo, start
+
+MODULE = "".join(f"VALUE_{k} = {k}\n" for k in range(20))
+EDITED = MODULE.replace("VALUE_3 = 3\n", "VALUE_3 = 33\n")
+
+
+def moved(root: Path, extra: dict[str, str | bytes] | None = None) -> Repo:
+    """Upstream moves a module and changes its end; the fork changes its beginning."""
+    repo = start(root, {"src/MaxText/m.py": MODULE, **(extra or {})})
+    repo.commit("move", move={**MOVED, "src/MaxText/m.py": "src/maxtext/m.py"})
+    repo.commit("change", {"src/maxtext/m.py": MODULE.replace("VALUE_18 = 18", "VALUE_18 = 180")})
+    repo.git("checkout", "-q", "fork")
+    repo.commit("edit", {"src/MaxText/m.py": EDITED})
+    return repo
+
+
+@pytest.fixture
+def carry(cli: CommandLine, tmp_path: Path) -> Callable[..., Ran]:
+    """Run a rebase of a repository to the branch `new`, in tmp_path/work."""
+
+    def run(root: Path, *more: str) -> Ran:
+        return cli(
+            "rebase", root, "--onto", "upstream", "--branch", "new", "--out", tmp_path / "work",
+            "--jobs", "1", *more,
+        )  # fmt: skip
+
+    return run
+
+
+def result(repo: Repo) -> str:
+    """The module on the new branch."""
+    return repo.show("new", "src/maxtext/m.py")
+
+
+RIGHT = EDITED.replace("VALUE_18 = 18", "VALUE_18 = 180")
+
+
+def test_a_dirty_tree_is_said_and_left_alone(carry: Callable[..., Ran], tmp_path: Path) -> None:
+    repo = moved(tmp_path / "repo")
+    (repo.root / "src/MaxText/m.py").write_text("dirty\n")
+    (repo.root / "untracked").write_text("here\n")
+    ran = carry(repo.root)
+    assert ran.status == 0 and b"uncommitted changes" in ran.out
+    assert result(repo) == RIGHT
+    assert (repo.root / "src/MaxText/m.py").read_text() == "dirty\n"
+    assert repo.git("symbolic-ref", "HEAD").strip() == "refs/heads/fork"
+
+
+def test_a_detached_head_is_carried(carry: Callable[..., Ran], tmp_path: Path) -> None:
+    repo = moved(tmp_path / "repo")
+    repo.git("checkout", "-q", "--detach")
+    ran = carry(repo.root)
+    assert ran.status == 0 and b"HEAD is detached at" in ran.out
+    assert result(repo) == RIGHT
+
+
+def test_a_linked_worktree(carry: Callable[..., Ran], tmp_path: Path) -> None:
+    repo = moved(tmp_path / "repo")
+    repo.git("checkout", "-q", "upstream")
+    repo.git("worktree", "add", "-q", str(tmp_path / "linked"), "fork")
+    assert carry(tmp_path / "linked").status == 0
+    assert result(repo) == RIGHT
+
+
+def test_mistakes_are_one_line_and_write_nothing(
+    cli: CommandLine, carry: Callable[..., Ran], tmp_path: Path
+) -> None:
+    repo = moved(tmp_path / "repo")
+    before = repo.state()
+    work = tmp_path / "work"
+    wrong = [
+        (["rebase", repo.root / "src", "--onto", "upstream", "--plan"], "not the root"),
+        (["rebase", tmp_path / "none", "--onto", "upstream", "--plan"], "no such folder"),
+        (["rebase", tmp_path, "--onto", "upstream", "--plan"], "git does not read"),
+        (["rebase", repo.root, "--onto", "nowhere", "--plan"], "no such commit"),
+        (["rebase", repo.root, "--plan"], "--onto"),
+        (["rebase", repo.root, "--onto", "upstream"], "--branch NAME and --out DIR"),
+        (["rebase", repo.root, "--onto", "upstream", "--branch", "x"], "--out DIR"),
+        (["rebase", repo.root, "--onto", "fork", "--plan"], "nothing to carry"),
+        (["rebase", repo.root, "--onto", "upstream", "--branch", "fork", "--out", work], "already"),
+        (["rebase", repo.root, "--onto", "upstream", "--branch", "a b", "--out", work], "no name"),
+        (["rebase", repo.root, "--onto", "upstream", "--branch", "x", "--out", repo.root / "w"], "lies in"),
+        (["rebase", repo.root, "--onto", "upstream", "--branch", "x", "--out", tmp_path], "exists"),
+        (["rebase", "--continue", "--out", tmp_path / "none"], "no rebase"),
+        (["rebase", "--continue", "--plan"], "give one of"),
+        (["rebase", repo.root, "--onto", "upstream~2", "--branch", "x", "--out", work], ""),
+    ]  # fmt: skip
+    for arguments, words in wrong:
+        ran = cli(*arguments)
+        assert ran.status == 2, arguments
+        assert words in ran.err and ran.err.count("\n") == 1, ran.err
+        assert repo.state() == before
+        assert not work.exists()
+
+
+def test_unrelated_histories(carry: Callable[..., Ran], tmp_path: Path) -> None:
+    repo = moved(tmp_path / "repo")
+    repo.git("checkout", "-q", "--orphan", "alone")
+    repo.commit("all at once")
+    ran = carry(repo.root)
+    assert ran.status == 2 and "no commit in common" in ran.err
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_shallow_clone_without_the_base_says_what_to_do(
+    carry: Callable[..., Ran], tmp_path: Path
+) -> None:
+    repo = moved(tmp_path / "repo")
+    url = f"file://{repo.root}"
+    clone = tmp_path / "clone"
+    subprocess.run(
+        ["git", "clone", "-q", "--depth", "1", "--no-single-branch", "-b", "fork", url, str(clone)],
+        check=True,
+    )
+    shallow = Repo(clone)
+    shallow.git("branch", "upstream", "origin/upstream")
+    ran = carry(clone)
+    assert ran.status == 2 and "git fetch --unshallow" in ran.err
+    shallow.git("fetch", "-q", "--depth", "3")
+    assert carry(clone).status == 0
+    assert result(shallow) == RIGHT
+
+
+def test_a_partial_clone_keeps_what_it_lacks(carry: Callable[..., Ran], tmp_path: Path) -> None:
+    repo = moved(tmp_path / "repo", {"docs/big.bin": b"x" * 5000})
+    repo.git("config", "uploadpack.allowFilter", "true")
+    clone = tmp_path / "clone"
+    subprocess.run(
+        ["git", "clone", "-q", "--filter=blob:limit=3k", "--no-checkout", "-b", "fork",
+         f"file://{repo.root}", str(clone)], check=True,
+    )  # fmt: skip
+    partial = Repo(clone)
+    partial.git("branch", "upstream", "origin/upstream")
+    partial.git("update-ref", "--no-deref", "HEAD", "fork")
+    ran = carry(clone)
+    assert ran.status == 0, ran.err
+    assert result(partial) == RIGHT
+    assert partial.git("rev-parse", "new:docs/big.bin") == partial.git(
+        "rev-parse", "fork:docs/big.bin"
+    )
+    assert (
+        "missing"
+        in partial.git(
+            "-c",
+            "protocol.allow=never",
+            "cat-file",
+            "--batch-check",
+            "--batch-all-objects",
+            check=False,
+        )
+        or not (tmp_path / "work/docs/big.bin").exists()
+    )
+
+
+def test_merges_of_upstream_and_of_lines_of_the_branch(
+    carry: Callable[..., Ran], tmp_path: Path
+) -> None:
+    repo = start(tmp_path / "repo", {"src/MaxText/m.py": MODULE, "src/MaxText/n.py": MODULE})
+    between = repo.commit(
+        "still old", {"src/MaxText/n.py": MODULE.replace("VALUE_9 = 9", "VALUE_9 = 99")}
+    )
+    repo.commit(
+        "move",
+        move={
+            **MOVED,
+            "src/MaxText/m.py": "src/maxtext/m.py",
+            "src/MaxText/n.py": "src/maxtext/n.py",
+        },
+    )
+    repo.git("checkout", "-q", "fork")
+    repo.commit("edit m", {"src/MaxText/m.py": EDITED})
+    repo.git("checkout", "-q", "-b", "side", "fork")
+    repo.commit("side", {"src/MaxText/side.py": "from MaxText import n\n"})
+    repo.git("checkout", "-q", "fork")
+    repo.commit(
+        "main line", {"src/MaxText/m.py": EDITED.replace("VALUE_15 = 15", "VALUE_15 = 150")}
+    )
+    repo.git("merge", "-q", "--no-ff", "-m", "merge side", "side")
+    repo.git("merge", "-q", "--no-ff", "-m", "merge upstream", between)
+    repo.commit(
+        "last",
+        {
+            "src/MaxText/n.py": MODULE.replace("VALUE_9 = 9", "VALUE_9 = 99").replace(
+                "VALUE_1 = 1\n", "VALUE_1 = 10\n"
+            )
+        },
+    )
+    ran = carry(repo.root)
+    assert (ran.status, ran.err) == (0, "")
+    assert result(repo) == EDITED.replace("VALUE_15 = 15", "VALUE_15 = 150")
+    assert "VALUE_1 = 10\n" in repo.show("new", "src/maxtext/n.py")
+    assert repo.show("new", "src/maxtext/side.py") == "from maxtext import n\n"
+    subjects = repo.git("log", "--format=%s", "upstream..new").splitlines()
+    assert sorted(subjects) == ["edit m", "last", "main line", "merge side", "side"]
+    assert len(repo.git("log", "-1", "--format=%p", "--merges", "new").split()) == 2
+
+
+def test_binary_files_links_modes_and_submodules(carry: Callable[..., Ran], tmp_path: Path) -> None:
+    repo = moved(tmp_path / "repo", {"a.bin": b"\0one", "b.bin": b"\0one", "run.sh": "exit 0\n"})
+    (repo.root / "link").symlink_to("run.sh")
+    (repo.root / "run.sh").chmod(0o755)
+    repo.commit("more", {"a.bin": b"\0two"})
+    other = repo.git("rev-parse", "upstream").strip()
+    repo.git("update-index", "--add", "--cacheinfo", f"160000,{other},vendor/lib")
+    repo.git("commit", "-q", "-m", "submodule")
+    (repo.root / "vendor/lib").mkdir(parents=True)
+    ran = carry(repo.root)
+    assert (ran.status, ran.err) == (0, "")
+    listed = {x.split("\t")[1]: x.split()[0] for x in repo.git("ls-tree", "-r", "new").splitlines()}
+    assert (
+        listed["link"] == "120000"
+        and listed["run.sh"] == "100755"
+        and listed["vendor/lib"] == "160000"
+    )
+    assert repo.git("rev-parse", "new:a.bin") == repo.git("rev-parse", "fork:a.bin")
+
+
+def test_a_binary_file_that_both_changed_is_a_conflict(
+    carry: Callable[..., Ran], tmp_path: Path
+) -> None:
+    repo = moved(tmp_path / "repo", {"a.bin": b"\0one"})
+    repo.commit("fork's", {"a.bin": b"\0fork"})
+    repo.git("checkout", "-q", "upstream")
+    repo.commit("upstream's", {"a.bin": b"\0upstream"})
+    repo.git("checkout", "-q", "fork")
+    ran = carry(repo.root)
+    assert ran.status == 1 and b"a.bin: a binary file, changed on both sides" in ran.out
+    assert (tmp_path / "work/a.bin").read_bytes() == b"\0upstream"
+
+
+@pytest.mark.parametrize("side", ["upstream", "fork", "both"])
+def test_line_ends_are_kept(carry: Callable[..., Ran], tmp_path: Path, side: str) -> None:
+    crlf = {True: "\r\n", False: "\n"}
+
+    def ends(text: str, own: str) -> str:
+        return text.replace("\n", crlf[side in (own, "both")])
+
+    start_text = ends(MODULE, "none") if side != "both" else MODULE.replace("\n", "\r\n")
+    repo = start(tmp_path / "repo", {"src/MaxText/m.py": start_text})
+    changed = MODULE.replace("VALUE_18 = 18", "VALUE_18 = 180")
+    repo.commit("move", move={**MOVED, "src/MaxText/m.py": "src/maxtext/m.py"})
+    repo.commit("change", {"src/maxtext/m.py": ends(changed, "upstream")})
+    repo.git("checkout", "-q", "fork")
+    repo.commit("edit", {"src/MaxText/m.py": ends(EDITED, "fork")})
+    ran = carry(repo.root)
+    assert (ran.status, ran.err) == (0, "")
+    blob = subprocess.run(
+        ["git", "-C", str(repo.root), "show", "new:src/maxtext/m.py"],
+        capture_output=True,
+        check=True,
+    ).stdout
+    assert blob == RIGHT.replace("\n", "\r\n").encode()
+
+
+def test_upstream_deleted_and_the_fork_changed(carry: Callable[..., Ran], tmp_path: Path) -> None:
+    repo = moved(tmp_path / "repo", {"src/MaxText/gone.py": MODULE})
+    repo.commit("edit gone", {"src/MaxText/gone.py": EDITED})
+    repo.git("checkout", "-q", "upstream")
+    repo.commit("delete", remove=("src/MaxText/gone.py",))
+    repo.git("checkout", "-q", "fork")
+    ran = carry(repo.root)
+    assert ran.status == 1 and b"upstream has no such file any more" in ran.out
+    status = subprocess.run(
+        ["git", "-C", str(tmp_path / "work"), "status", "--porcelain"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert status.startswith("DU ")
