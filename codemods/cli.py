@@ -234,6 +234,96 @@ def _names(values: list[str] | None) -> tuple[str, ...]:
     )
 
 
+_APPLY_EXAMPLES = """
+**Examples**
+
+`ling2-migrate apply ~/migrated --decisions decisions.json` \\
+writes `~/migrated-applied`: the migrated tree with only what was accepted, and the report of that.
+
+`ling2-migrate apply ~/migrated --decisions decisions.json --accept-open --out ~/chosen` \\
+leaves out only what was rejected.
+
+**Exit status**
+
+0: nothing is left for a person. 1: something is: sites, or changes that were not made.
+2: an error; it is one line on standard error, and nothing was written.
+"""
+
+
+@app.command(epilog=_APPLY_EXAMPLES)
+def apply(
+    made: Annotated[Path, typer.Argument(help="The folder that `run --out` made.", metavar="OUT")],
+    decisions: Annotated[
+        Path,
+        typer.Option(help="What was decided, as report.html exports it.", metavar="FILE"),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The tree with what was accepted. A folder that does not exist yet; default: OUT-applied.",
+            metavar="DIR",
+        ),
+    ] = None,
+    accept_open: Annotated[
+        bool,
+        typer.Option("--accept-open", help="Make what is open too; leave out what is rejected."),
+    ] = False,
+    checkout: Annotated[
+        Path | None,
+        typer.Option(help="Where the checkout is now, if not where it was.", metavar="DIR"),
+    ] = None,
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            help="Where upstream's tree is now, if not where it was.", metavar="DIR|VERSION"
+        ),
+    ] = None,
+    branch: Annotated[
+        str | None,
+        typer.Option(
+            help="Make a copy of the repository with this new branch: one commit per rule family.",
+            metavar="NAME",
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", "-j", min=1, help="Worker processes. Default: one per core.", metavar="N"
+        ),
+    ] = None,
+    color: Annotated[
+        bool | None,
+        typer.Option(
+            "--color/--no-color",
+            help="Default: if the output is a terminal and NO_COLOR is not set.",
+        ),
+    ] = None,
+) -> None:
+    """Make the migrated tree with only what a reviewer accepted.
+
+    The migration runs again from the same checkout, which must not have changed. A rejected move keeps its
+    file in place, with all imports of it and paths to it right.
+    """
+    from codemods.engine.job import Choice, execute_apply
+
+    choice = Choice(made, decisions, out, accept_open, checkout, upstream, branch, jobs, color)
+    raise typer.Exit(execute_apply(choice))
+
+
+@app.command()
+def review(
+    made: Annotated[
+        Path,
+        typer.Argument(help="A folder with a report.json, of `run` or `apply`.", metavar="OUT"),
+    ],
+) -> None:
+    """Make `report.html` again from `report.json`."""
+    from codemods.engine.report import read_report
+    from codemods.review import page
+
+    page.write(read_report(made), made)
+
+
 _OVERLAY_EXAMPLES = """
 **Examples**
 
@@ -403,6 +493,144 @@ def rebase(
         color=color,
     )
     raise typer.Exit(execute(request))
+
+
+_PARITY_EXAMPLES = """
+**Examples**
+
+`ling2-migrate parity ~/my-fork --oracle ~/tiny-hf-checkpoint --json parity.json --html parity.html`
+
+`ling2-migrate parity ~/my-fork --migrated ~/my-fork-migrated --only 'gla*,router*'` \\
+compares some components, with a migrated tree in which a person has dealt with what was listed.
+
+`ling2-migrate parity ~/my-fork --spec my_norm.py` \\
+compares a component of your own; the file names an old callable, a new one, inputs and a weight map.
+
+`ling2-migrate parity --dumps old.npz new.npz`
+
+`ling2-migrate parity --aot v5e:2x2` \\
+compiles the target's parts for TPUs, on a machine that has none. No numbers are compared.
+
+**Exit status**
+
+0: all within tolerance. 1: not. 2: a side could not run, or an error.
+"""
+
+
+@app.command(epilog=_PARITY_EXAMPLES)
+def parity(
+    checkout: Annotated[
+        Path | None,
+        typer.Argument(help="The fork as it is. Never written to.", metavar="CHECKOUT"),
+    ] = None,
+    upstream: Annotated[
+        str, typer.Option(help="Upstream's tree or version.", metavar="DIR|VERSION")
+    ] = "0.2.5",
+    migrated: Annotated[
+        Path | None,
+        typer.Option(
+            help="The migrated tree, if there is one; else `run` makes it.", metavar="DIR"
+        ),
+    ] = None,
+    overlaid: Annotated[
+        Path | None,
+        typer.Option(
+            "--overlay",
+            help="The upstream tree with Ling2 in it, if there is one; else `overlay` makes it.",
+            metavar="DIR",
+        ),
+    ] = None,
+    oracle: Annotated[
+        Path | None,
+        typer.Option(
+            help="A Hugging Face checkpoint with reference outputs (ref_zero_based_T200.npz) of the published code.",
+            metavar="DIR",
+        ),
+    ] = None,
+    sides: Annotated[
+        list[str] | None,
+        typer.Option("--sides", help="Of old, migrated, target: two or three.", metavar="SIDES"),
+    ] = None,
+    dtypes: Annotated[
+        list[str] | None,
+        typer.Option("--dtype", help="float32, bfloat16; default: both.", metavar="DTYPES"),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these components (patterns are allowed).", metavar="NAMES"),
+    ] = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option(help="Compare what this Python file specifies instead.", metavar="FILE"),
+    ] = None,
+    dumps: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(help="Compare the arrays of two npz files instead.", metavar="OLD NEW"),
+    ] = None,
+    ulps: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Tolerance for --dumps, in units in the last place.", metavar="N"
+        ),
+    ] = None,
+    aot: Annotated[
+        str | None,
+        typer.Option(
+            help="Compile the target for this TPU topology instead.", metavar="TOPOLOGY"
+        ),
+    ] = None,
+    json_: Annotated[
+        Path | None, typer.Option("--json", help="Write the report here.", metavar="FILE")
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", help="Write a page with a plot of the error along depth.", metavar="FILE"
+        ),
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="Keep the trees and results here; a new folder.", metavar="DIR"),
+    ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option("--jobs", "-j", min=1, help="Sides that run at the same time.", metavar="N"),
+    ] = 2,
+    color: Annotated[
+        bool | None,
+        typer.Option(
+            "--color/--no-color",
+            help="Default: if the output is a terminal and NO_COLOR is not set.",
+        ),
+    ] = None,
+) -> None:
+    """Compare what the fork computes with what it computes once migrated, and with the target package.
+
+    Each component runs on the same inputs and weights in a process of its own side; the first along the model
+    that is apart is named.
+    """
+    from codemods.review.terminal import console
+    from migration_tests.parity.command import Arguments, execute
+
+    arguments = Arguments(
+        checkout=checkout,
+        upstream=upstream,
+        migrated=migrated,
+        overlay=overlaid,
+        oracle=oracle,
+        sides=_names(sides),
+        dtypes=_names(dtypes),
+        only=_names(only),
+        spec=spec,
+        dumps=dumps,
+        ulps=ulps,
+        aot=aot,
+        json=json_,
+        page=page,
+        keep=keep,
+        jobs=jobs,
+    )
+    raise typer.Exit(execute(arguments, console(color), console(color, stderr=True)))
 
 
 _MAP_EXAMPLES = """

@@ -10,6 +10,7 @@ from pathlib import Path
 from codemods import __version__
 from codemods.engine import output
 from codemods.engine.discover import Checkout, discover, reader
+from codemods.engine.keeping import without_moves
 from codemods.engine.links import Links, settle_links, without
 from codemods.engine.pool import default_jobs, rewrite_all, run_tasks, worker_state
 from codemods.engine.project import NEW_ROOT, OLD_ROOT, Options, Placement, Project
@@ -42,6 +43,7 @@ class Settings:
         jobs: worker processes; 0 runs everything in this one.
         options: choices that rules read.
         prefilter: skip files whose bytes hold nothing to do.
+        keep: files that stay where they are, whatever the rules say.
     """
 
     checkout: Path
@@ -53,6 +55,7 @@ class Settings:
     jobs: int = field(default_factory=default_jobs)
     options: Options = field(default_factory=Options)
     prefilter: bool = True
+    keep: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -62,7 +65,9 @@ class Migration:
     Attributes:
         checkout: what was migrated.
         upstream: the tree it was migrated to.
+        settings: what was asked for.
         map_base, map_target, map_why: which map, and why that one.
+        map_path: the map's file.
         placements: every file of the checkout → where it goes.
         results: every file that a rule looked at.
         links: links that say something new in the output → what.
@@ -72,9 +77,11 @@ class Migration:
 
     checkout: Checkout
     upstream: Upstream
+    settings: Settings
     map_base: str
     map_target: str
     map_why: str
+    map_path: Path
     placements: dict[str, Placement]
     results: dict[str, Result]
     links: dict[str, str] = field(default_factory=dict)
@@ -168,10 +175,11 @@ def prepare(settings: Settings, progress: Progress = _silent) -> Prepared:
         wheel=source_root == "",
         enabled=enabled,
     )
+    placements |= {path: Placement(path) for path in settings.keep if path in placements}
     links = settle_links(checkout, placements)
     placements = without(placements, links.left_out)
     project = Project(
-        map=choice.map,
+        map=without_moves(choice.map, settings.keep, wheel=source_root == ""),
         enabled=enabled,
         options=settings.options,
         placements=placements,
@@ -199,9 +207,11 @@ def migrate(settings: Settings, progress: Progress = _silent) -> Migration:
     migration = Migration(
         checkout=checkout,
         upstream=prepared.upstream,
+        settings=settings,
         map_base=map_.base.label,
         map_target=map_.target.label,
         map_why=prepared.choice.why,
+        map_path=prepared.choice.path,
         placements=placements,
         results={},
         links=links.texts,

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -115,6 +116,30 @@ def print_summary(
     if where is not None:
         out.print(f"tree: {escape(str(where))}")
         out.print(f"report: {escape(str(where / 'report.html'))} and report.json")
+
+
+def print_applied(out: Console, data: dict[str, Any], where: Path) -> None:
+    """The result of `apply`: what was made, and what was not."""
+    left, sites = data["left"], data["sites"]
+    out.print(f"[bold]{escape(data['checkout'])}[/] → MaxText {escape(data['upstream'])}")
+    for note in data["notes"]:
+        out.print(f"note: {escape(note)}")
+    for status in ("rejected", "open", "held"):
+        rows = [row for row in left if row["status"] == status]
+        for row in rows[:_MOST_LISTED]:
+            place = f"{row['file']}:{row['line']}" if row["kind"] == "hunk" else row["file"]
+            said = ": ".join(filter(None, (row["note"], row["why"])))
+            out.print(
+                f"  {escape(place)} {' '.join(row['rules'])} {status} {escape(said)}".rstrip()
+            )
+        if len(rows) > _MOST_LISTED:
+            out.print(f"  … and {len(rows) - _MOST_LISTED} more {status}, in the report")
+    out.print(
+        f"{data['applied']['made']} changes made, [bold]{len(left)} not made, "
+        f"{len(sites)} sites for a person[/]"
+    )
+    out.print(f"tree: {escape(str(where))}")
+    out.print(f"report: {escape(str(where / 'report.html'))} and report.json")
 
 
 def print_overlay(out: Console, made: Overlay, where: Path) -> None:

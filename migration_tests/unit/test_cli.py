@@ -108,7 +108,7 @@ def test_explain(cli: CommandLine, monkeypatch: pytest.MonkeyPatch, name: str) -
 def test_completion() -> None:
     env = os.environ | {
         "_LING2_MIGRATE_COMPLETE": "complete_bash",
-        "COMP_WORDS": "ling2-migrate r",
+        "COMP_WORDS": "ling2-migrate ru",
         "COMP_CWORD": "1",
     }
     done = program(env=env)
