@@ -66,9 +66,22 @@ def resolve(conflict: Conflict, python: bool) -> Resolution | None:
             who = "the fork" if code(theirs) == code(base) else "upstream"
             reason = f"{who} changed comments alone, at other places than the other side's change"
             return answer("comments", reason, merged)
+    if _spoken(base, ours, theirs, python):
+        return answer("comments", TWIN, ours)
     if _contained(base, ours, theirs):
         return answer("already upstream", "upstream has the fork's change already", ours)
     return None
+
+
+TWIN = "both sides made the same change but for comments; upstream's stand"
+
+
+def _spoken(base: str, ours: str, theirs: str, python: bool) -> bool:
+    """Whether both sides changed code in the same way and differ in comments alone."""
+    if not python:
+        return False
+    same = code(ours)
+    return bool(same) and same == code(theirs) and same != code(base)
 
 
 def _contained(base: str, ours: str, theirs: str) -> bool:

@@ -325,7 +325,9 @@ class Auditor:
             lines = {x.strip() for x in split_lines(what.theirs + what.base)}
             if text not in lines:
                 continue
-            if what.kind in ("already upstream", "same change", "formatting", "moved"):
+            if what.kind in ("already upstream", "same change", "formatting"):
+                return resolved
+            if what.kind == "comments" and text.startswith("#"):
                 return resolved
             missing = Counter(words(what.theirs)) - Counter(words(what.base))
             if not missing - Counter(words(what.result)):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from collections import Counter
+from collections.abc import Callable
 
+from codemods.engine.tree import UnparsableError
 from codemods.rebase import sequence
-from codemods.rebase.certain import Resolution, resolve
+from codemods.rebase.certain import TWIN, Resolution, resolve
+from codemods.rebase.imports import settle_imports
 from codemods.rebase.lines import Conflict, Part, joined, merge_lines, split_lines
-from codemods.rebase.sequence import Added, Both, Clash, Item
-from codemods.rebase.structure import merge_python
+from codemods.rebase.sequence import Added, Both, Clash, Item, Twin
+from codemods.rebase.structure import merge_python, read
 from codemods.rebase.tokens import plain
 
 
@@ -23,21 +28,95 @@ def merge_text(path: str, base: str, ours: str, theirs: str) -> tuple[list[Part]
     Returns:
         Merged text and conflicts, and every resolution made.
     """
+    python = path.endswith((".py", ".pyi"))
+    parts, found = _merged(path, base, ours, theirs, python)
+    if not _conflicts(parts) and path.endswith((".py", ".pyi", ".yml", ".yaml")):
+        text = "".join(p for p in parts if isinstance(p, str))
+        parts, more = without_doubles(text, ours, theirs, _read_python if python else _read_yaml)
+        found += more
+        if python and not _conflicts(parts) and _compiles(ours) and _compiles(theirs):
+            text = "".join(p for p in parts if isinstance(p, str))
+            if not _compiles(text):
+                why = "what both sides changed does not compile together"
+                return [Conflict(base, ours, theirs, why)], []
+    return parts, found
+
+
+def _compiles(text: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _merged(
+    path: str, base: str, ours: str, theirs: str, python: bool
+) -> tuple[list[Part], list[Resolution]]:
     parts = merge_lines(base, ours, theirs)
     if not _conflicts(parts):
         return parts, []
-    python = path.endswith((".py", ".pyi"))
     by_lines = _resolve_all(parts, python, path)
-    if not _conflicts(by_lines[0]):
-        return by_lines
     if python:
-        merged = merge_python(base, ours, theirs)
-        if merged is not None:
-            by_structure = _resolve_all(merged[0], python, path)
-            outcome = by_structure[0], merged[1] + by_structure[1]
-            if _weight(outcome[0]) <= _weight(by_lines[0]):
-                return outcome
-    return by_lines
+        settled = settle_imports(by_lines[0])
+        by_lines = settled[0], by_lines[1] + settled[1]
+    if not _conflicts(by_lines[0]) or not python:
+        return by_lines
+    merged = merge_python(base, ours, theirs)
+    if merged is None:
+        return by_lines
+    by_structure = _resolve_all(merged[0], python, path)
+    settled = settle_imports(by_structure[0])
+    outcome = settled[0], merged[1] + by_structure[1] + settled[1]
+    return outcome if _weight(outcome[0]) <= _weight(by_lines[0]) else by_lines
+
+
+def _read_yaml(text: str) -> list[Item[str]]:
+    return _yaml_items(text) or []
+
+
+def _read_python(text: str) -> list[Item[str]]:
+    return [Item(i.value.text, i.same, i.key, i.free, i.core) for i in read(text)]
+
+
+def without_doubles(
+    text: str, ours: str, theirs: str, split: Callable[[str], list[Item[str]]]
+) -> tuple[list[Part], list[Resolution]]:
+    """A merged text in which both sides' additions of one name, at different places, are found.
+
+    Where both say the same, upstream's stands; else the fork's is a conflict.
+    """
+    try:
+        merged, mine, other = split(text), split(ours), split(theirs)
+    except UnparsableError:
+        return [text], []
+    if "".join(i.value for i in merged) != text:
+        return [text], []
+    counts = [Counter(i.key for i in items if i.key) for items in (merged, mine, other)]
+    doubled = {k for k, n in counts[0].items() if n > 1 and counts[1][k] == counts[2][k] == 1}
+    doubled = {k for k in doubled if not k.startswith(("=", "import ", "from ", "(", "def _("))}
+    upstreams = {i.key: i for i in mine}
+    out: list[Part] = []
+    found: list[Resolution] = []
+    seen: set[str] = set()
+    for item in merged:
+        value = item.value
+        if item.key not in doubled or (
+            item.same == upstreams[item.key].same and item.key not in seen
+        ):
+            if item.key in doubled:
+                seen.add(item.key)
+            out.append(value)
+        elif item.core and item.core == upstreams[item.key].core:
+            twin = upstreams[item.key].value
+            reason = "upstream has added the same at another place of the file"
+            found.append(Resolution("already upstream", reason, "", twin, value, twin))
+        else:
+            name = item.key.rpartition(" ")[2]
+            out.append(Conflict("", "", value, f"upstream has `{name}` too, at another place"))
+    return joined(out), found
 
 
 def _conflicts(parts: list[Part]) -> int:
@@ -61,13 +140,14 @@ def _resolve_all(parts: list[Part], python: bool, path: str) -> tuple[list[Part]
                 out.append(piece)
                 continue
             resolved = resolve(piece, python)
-            if resolved is None and path.endswith((".yml", ".yaml")):
-                resolved = _merge_yaml(piece)
-            if resolved is None:
-                out.append(piece)
+            several = [resolved] if resolved is not None else []
+            if not several and path.endswith((".yml", ".yaml")):
+                several = _merge_yaml(piece)
+            if several:
+                found += several
+                out.append(several[0].result)
             else:
-                found.append(resolved)
-                out.append(resolved.result)
+                out.append(piece)
     return joined(out), found
 
 
@@ -92,6 +172,11 @@ def narrowed(conflict: Conflict) -> list[Part]:
 _YAML_KEY = re.compile(r"([ ]*)([\w.-]+|\"[^\"]+\"|'[^']+')\s*:(?=\s|$)")
 
 
+def _entry(text: str, key: str) -> Item[str]:
+    bare = "\n".join(x for x in plain(text).split("\n") if not x.lstrip().startswith("#"))
+    return Item(text, plain(text), key, True, bare)
+
+
 def _yaml_items(text: str) -> list[Item[str]] | None:
     """The entries of a piece of a mapping, each with the comments before it; None if it is something else."""
     found: list[Item[str]] = []
@@ -102,14 +187,14 @@ def _yaml_items(text: str) -> list[Item[str]] | None:
         if match and (indent is None or match[1] == indent):
             indent = match[1]
             entry = "".join([*waiting, line])
-            found.append(Item(entry, plain(entry), match[2], True))
+            found.append(_entry(entry, match[2]))
             waiting = []
         elif not line.strip() or line.lstrip().startswith("#"):
             waiting.append(line)
         elif found and not waiting and line.startswith((indent or "") + " "):
             last = found.pop()
             entry = last.value + line
-            found.append(Item(entry, plain(entry), last.key, True))
+            found.append(_entry(entry, last.key))
         else:
             return None
     if waiting:
@@ -118,17 +203,30 @@ def _yaml_items(text: str) -> list[Item[str]] | None:
     return found
 
 
-def _merge_yaml(conflict: Conflict) -> Resolution | None:
-    """Merge entries of a mapping by key."""
+def _open(items: list[Item[str]]) -> bool:
+    """Whether the last entry may go on behind the piece."""
+    last = items[-1].value.rstrip() if items else ""
+    return last.partition(" #")[0].rstrip().endswith((":", "|", ">"))
+
+
+def _merge_yaml(conflict: Conflict) -> list[Resolution]:
+    """Merge entries of a mapping by key; the first resolution is the whole, the others are parts of it."""
     base, ours, theirs = (_yaml_items(x) for x in (conflict.base, conflict.ours, conflict.theirs))
     if base is None or ours is None or theirs is None:
-        return None
+        return []
+    if any(_open(items) for items in (base, ours, theirs)):
+        return []
     out: list[str] = []
+    twins: list[Resolution] = []
     for step in sequence.merge(base, ours, theirs):
         if isinstance(step, Item):
             out.append(step.value)
         elif isinstance(step, Added):
             out += [i.value for i in (*step.ours, *step.theirs)]
+        elif isinstance(step, Twin):
+            pair = step.ours.value, step.theirs.value
+            twins.append(Resolution("comments", TWIN, "", *pair, pair[0]))
+            out.append(pair[0])
         elif isinstance(step, Both):
             b, o, t = step.base.value, step.ours.value, step.theirs.value
             if step.theirs.same == step.base.same or o == t:
@@ -138,14 +236,13 @@ def _merge_yaml(conflict: Conflict) -> Resolution | None:
             else:
                 parts = merge_lines(b, o, t)
                 if _conflicts(parts):
-                    return None
+                    return []
                 out += [p for p in parts if isinstance(p, str)]
         elif isinstance(step, Clash):
-            return None
+            return []
     keys = Counter(i.key for x in [_yaml_items("".join(out))] for i in x or () if i.key)
     if any(n > 1 for n in keys.values()):
-        return None
+        return []
     reason = "both sides changed different entries of the mapping"
-    return Resolution(
-        "different entries", reason, conflict.base, conflict.ours, conflict.theirs, "".join(out)
-    )
+    texts = conflict.base, conflict.ours, conflict.theirs
+    return [Resolution("different entries", reason, *texts, "".join(out)), *twins]

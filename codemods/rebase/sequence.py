@@ -17,12 +17,14 @@ class Item[T]:
         same: two elements with an equal `same` are the same for the merge (formatting is none of it).
         key: a name that finds the element again after it was changed; "" for one without.
         free: whether it may stand before or after its neighbours without a change of meaning.
+        core: as `same`, without comments; "" where there is no telling.
     """
 
     value: T
     same: str
     key: str = ""
     free: bool = False
+    core: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,15 @@ class Added[T]:
     theirs: list[Item[T]]
 
 
-type Step[T] = Item[T] | Clash[T] | Both[T] | Added[T]
+@dataclass(frozen=True, slots=True)
+class Twin[T]:
+    """An element that both sides added, with different comments."""
+
+    ours: Item[T]
+    theirs: Item[T]
+
+
+type Step[T] = Item[T] | Clash[T] | Both[T] | Added[T] | Twin[T]
 
 
 def align[T](
@@ -135,14 +145,22 @@ def merge[T](
         """What was added behind the element `anchor` of the base, on both sides."""
         here, there = added_ours.get(anchor, []), waiting.pop(anchor, [])
         known = {i.same for i in here}
-        new = [i for i in there if i.same not in known]
+        cores = {i.core: i for i in here if i.core}
+        new = [i for i in there if i.same not in known and i.core not in cores]
+        twins = {id(cores[i.core]): i for i in there if i.same not in known and i.core in cores}
+
+        def put(items: list[Item[T]]) -> None:
+            for item in items:
+                steps.append(Twin(item, twins[id(item)]) if id(item) in twins else item)
+
         if not new or not here:
-            steps.extend(here)
+            put(here)
             steps.extend(new)
         elif len(new) < len(there) and not _alone(here, there):
             steps.append(Clash([], here, there))
         elif all(i.free for i in (*here, *new)) and _distinct(here, new):
-            steps.append(Added(here, new))
+            put([i for i in here if id(i) in twins])
+            steps.append(Added([i for i in here if id(i) not in twins], new))
         else:
             steps.append(Clash([], here, there))
         steps.extend(gone.pop(anchor, []))

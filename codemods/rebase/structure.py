@@ -16,9 +16,9 @@ import libcst as cst
 
 from codemods.engine.tree import Tree, UnparsableError
 from codemods.rebase import sequence
-from codemods.rebase.certain import Resolution, resolve
+from codemods.rebase.certain import TWIN, Resolution, resolve
 from codemods.rebase.lines import Conflict, Part, joined, merge_lines
-from codemods.rebase.sequence import Added, Both, Item
+from codemods.rebase.sequence import Added, Both, Item, Twin
 from codemods.rebase.tokens import code, comments, with_comments
 
 _LIKE = 0.6
@@ -102,7 +102,7 @@ def _item(tree: Tree, node: cst.CSTNode, start: int, end: int) -> Item[Statement
     text = tree.text[start:end]
     statement = Statement(text, node, _sections(tree, node, start, end))
     key, free = _key(node)
-    return Item(statement, with_comments(text), key, free)
+    return Item(statement, with_comments(text), key, free, code(text))
 
 
 def _sections(
@@ -238,6 +238,10 @@ def _merge_block(
                 )
             )
             parts += texts
+        elif isinstance(step, Twin):
+            ours_text, theirs_text = step.ours.value.text, step.theirs.value.text
+            found.append(Resolution("comments", TWIN, "", ours_text, theirs_text, ours_text))
+            parts.append(ours_text)
         else:
             texts3 = _text(step.base), _text(step.ours), _text(step.theirs)
             parts += _certain(*texts3, found)
@@ -485,6 +489,8 @@ def _merge_items(
         elif isinstance(step, Added):
             put([i.value for i in step.ours], False)
             put([i.value for i in step.theirs], True)
+        elif isinstance(step, Twin):
+            put([step.ours.value], False)
         else:
             raise CannotMergeError
     for k, node in enumerate(merged[:-1]):

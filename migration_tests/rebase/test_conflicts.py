@@ -66,20 +66,24 @@ def test_a_conflict_is_gits_own_and_continues(cli: CommandLine, repo: Repo, tmp_
     ran = begin(cli, repo, tmp_path)
     work = tmp_path / "work"
     assert (ran.status, ran.err) == (1, "")
-    assert b"conflict" in ran.out and b"--continue" in ran.out
+    assert b"conflict" in ran.out
+    assert b"--continue" in ran.out
     assert repo.state() == before
     assert git(work, "status", "--porcelain").splitlines() == ["UU src/maxtext/m.py"]
     stages = git(work, "ls-files", "-u").splitlines()
     assert [line.split()[2] for line in stages] == ["1", "2", "3"]
     text = (work / "src/maxtext/m.py").read_text()
     assert text.count("<<<<<<< ") == 1
-    assert "return x * 2\n" in text and "return x - 2\n" in text
+    assert "return x * 2\n" in text
+    assert "return x - 2\n" in text
     assert "def f2" not in text.partition("<<<<<<< ")[2].partition(">>>>>>> ")[0]
     page = (work / "rebase-report.html").read_text()
-    assert "the fork&#x27;s f2" in page and "return x * 2" in page
+    assert "the fork&#x27;s f2" in page
+    assert "return x * 2" in page
 
     ran = cli("rebase", "--continue", "--out", work)
-    assert ran.status == 2 and "src/maxtext/m.py not resolved yet" in ran.err
+    assert ran.status == 2
+    assert "src/maxtext/m.py not resolved yet" in ran.err
     (work / "src/maxtext/m.py").write_text(edited(2, "x * 2 - 2"))
     git(work, "add", "src/maxtext/m.py")
     ran = cli("rebase", "--continue", "--out", work)
@@ -139,7 +143,8 @@ def test_markers_that_are_left_are_named(cli: CommandLine, repo: Repo, tmp_path:
     work = tmp_path / "work"
     git(work, "add", "src/maxtext/m.py")
     ran = cli("rebase", "--continue", "--out", work)
-    assert ran.status == 2 and "conflict markers" in ran.err
+    assert ran.status == 2
+    assert "conflict markers" in ran.err
 
 
 @pytest.mark.parametrize("place", ["save", "record"])
@@ -168,7 +173,8 @@ def test_a_finished_rebase_is_over(cli: CommandLine, repo: Repo, tmp_path: Path)
     begin(cli, repo, tmp_path)
     cli("rebase", "--skip", "--out", tmp_path / "work")
     ran = cli("rebase", "--continue", "--out", tmp_path / "work")
-    assert ran.status == 2 and "finished" in ran.err
+    assert ran.status == 2
+    assert "finished" in ran.err
 
 
 def test_squash_makes_one_commit(cli: CommandLine, repo: Repo, tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def test_a_dirty_tree_is_said_and_left_alone(carry: Callable[..., Ran], tmp_path
     (repo.root / "src/MaxText/m.py").write_text("dirty\n")
     (repo.root / "untracked").write_text("here\n")
     ran = carry(repo.root)
-    assert ran.status == 0 and b"uncommitted changes" in ran.out
+    assert ran.status == 0
+    assert b"uncommitted changes" in ran.out
     assert result(repo) == RIGHT
     assert (repo.root / "src/MaxText/m.py").read_text() == "dirty\n"
     assert repo.git("symbolic-ref", "HEAD").strip() == "refs/heads/fork"
@@ -61,7 +62,8 @@ def test_a_detached_head_is_carried(carry: Callable[..., Ran], tmp_path: Path) -
     repo = moved(tmp_path / "repo")
     repo.git("checkout", "-q", "--detach")
     ran = carry(repo.root)
-    assert ran.status == 0 and b"HEAD is detached at" in ran.out
+    assert ran.status == 0
+    assert b"HEAD is detached at" in ran.out
     assert result(repo) == RIGHT
 
 
@@ -109,7 +111,8 @@ def test_unrelated_histories(carry: Callable[..., Ran], tmp_path: Path) -> None:
     repo.git("checkout", "-q", "--orphan", "alone")
     repo.commit("all at once")
     ran = carry(repo.root)
-    assert ran.status == 2 and "no commit in common" in ran.err
+    assert ran.status == 2
+    assert "no commit in common" in ran.err
     assert not (tmp_path / "work").exists()
 
 
@@ -126,7 +129,8 @@ def test_a_shallow_clone_without_the_base_says_what_to_do(
     shallow = Repo(clone)
     shallow.git("branch", "upstream", "origin/upstream")
     ran = carry(clone)
-    assert ran.status == 2 and "git fetch --unshallow" in ran.err
+    assert ran.status == 2
+    assert "git fetch --unshallow" in ran.err
     shallow.git("fetch", "-q", "--depth", "3")
     assert carry(clone).status == 0
     assert result(shallow) == RIGHT
@@ -218,11 +222,9 @@ def test_binary_files_links_modes_and_submodules(carry: Callable[..., Ran], tmp_
     ran = carry(repo.root)
     assert (ran.status, ran.err) == (0, "")
     listed = {x.split("\t")[1]: x.split()[0] for x in repo.git("ls-tree", "-r", "new").splitlines()}
-    assert (
-        listed["link"] == "120000"
-        and listed["run.sh"] == "100755"
-        and listed["vendor/lib"] == "160000"
-    )
+    assert listed["link"] == "120000"
+    assert listed["run.sh"] == "100755"
+    assert listed["vendor/lib"] == "160000"
     assert repo.git("rev-parse", "new:a.bin") == repo.git("rev-parse", "fork:a.bin")
 
 
@@ -235,7 +237,8 @@ def test_a_binary_file_that_both_changed_is_a_conflict(
     repo.commit("upstream's", {"a.bin": b"\0upstream"})
     repo.git("checkout", "-q", "fork")
     ran = carry(repo.root)
-    assert ran.status == 1 and b"a.bin: a binary file, changed on both sides" in ran.out
+    assert ran.status == 1
+    assert b"a.bin: a binary file, changed on both sides" in ran.out
     assert (tmp_path / "work/a.bin").read_bytes() == b"\0upstream"
 
 
@@ -270,7 +273,8 @@ def test_upstream_deleted_and_the_fork_changed(carry: Callable[..., Ran], tmp_pa
     repo.commit("delete", remove=("src/MaxText/gone.py",))
     repo.git("checkout", "-q", "fork")
     ran = carry(repo.root)
-    assert ran.status == 1 and b"upstream has no such file any more" in ran.out
+    assert ran.status == 1
+    assert b"upstream has no such file any more" in ran.out
     status = subprocess.run(
         ["git", "-C", str(tmp_path / "work"), "status", "--porcelain"],
         capture_output=True,
