@@ -11,7 +11,14 @@ import git
 
 from codemods import __version__
 from codemods.engine import output
-from codemods.engine.discover import READ_ONLY_GIT, REPORT_NAMES, Found, git_reason, open_repository
+from codemods.engine.discover import (
+    READ_ONLY_GIT,
+    REPORT_FOLDER,
+    REPORT_NAMES,
+    Found,
+    git_reason,
+    open_repository,
+)
 from codemods.engine.edits import Edit, apply, settle
 from codemods.engine.rewrite import PYTHON_SUFFIXES
 from codemods.engine.run import Migration
@@ -136,7 +143,7 @@ def _copy(migration: Migration, repository: git.Repo, stage: Path) -> git.Repo:
     exclude = stage / ".git" / "info" / "exclude"
     exclude.parent.mkdir(exist_ok=True)
     with exclude.open("a", encoding="utf-8") as stream:
-        stream.write("\n".join(["", *(f"/{n}" for n in REPORT_NAMES), ""]))
+        stream.write("\n".join(["", *(f"/{n}" for n in (*REPORT_NAMES, REPORT_FOLDER)), ""]))
     return copy
 
 

@@ -17,6 +17,8 @@ Kind = Literal["file", "link", "outside", "submodule"]
 
 _SKIPPED = frozenset({".git", ".hg", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"})
 REPORT_NAMES = ("report.json", "report.html")
+# Of a huge report, more of the page's data is in this folder.
+REPORT_FOLDER = "report-data"
 _REPORT_MARK = b"ling2-migrate report"
 # For git commands on the user's repository: they read, and nothing else.
 READ_ONLY_GIT = {
@@ -154,7 +156,8 @@ def discover(root: Path) -> Checkout:
             continue
         if found.kind in ("link", "outside"):
             links.add(path)
-        if path not in REPORT_NAMES or not is_report(root / path):
+        named = path in REPORT_NAMES or path.startswith(f"{REPORT_FOLDER}/")
+        if not named or not is_report(root / path):
             checkout.files.append(found)
     if checkout.repository is not None:
         _say_state(checkout, checkout.repository, missing)

@@ -10,7 +10,7 @@ import difflib
 import json
 import os
 import re
-import shutil
+import tempfile
 from functools import cache
 from importlib.resources import files as package_files
 from itertools import pairwise
@@ -23,10 +23,11 @@ from pygments.lexer import Lexer
 from pygments.lexers import find_lexer_class_for_filename
 from pygments.token import Comment, Generic, Keyword, Literal, Name, Number, _TokenType
 
+from codemods.engine.discover import REPORT_FOLDER, is_report
 from codemods.engine.edits import line_starts
 from codemods.engine.report import DECISIONS_MARK, DECISIONS_VERSION, MARK
+from codemods.errors import UserError
 
-SHARDS = "report-data"
 # The page itself stays below this; what is beyond goes into files beside it.
 _MOST_INLINE, _SHARD = 8_000_000, 2_000_000
 _LONGEST_LEXED = 20_000
@@ -79,18 +80,28 @@ def render(data: dict[str, Any], most_inline: int = _MOST_INLINE) -> tuple[str, 
 
 
 def write(data: dict[str, Any], folder: Path) -> None:
-    """Write `report.html` into a folder, with `report-data/` beside it if the report is huge."""
+    """Write `report.html` into a folder, with `report-data/` beside it if the report is huge.
+
+    Raises:
+        UserError: `report-data/` holds a file of somebody else's under a name that is needed.
+    """
     page, shards = render(data)
-    shutil.rmtree(folder / SHARDS, ignore_errors=True)
+    beside = folder / REPORT_FOLDER
+    for old in beside.glob("*.js"):
+        if is_report(old):
+            old.unlink()
+    if beside.is_dir() and not any(beside.iterdir()):
+        beside.rmdir()
     for number, shard in enumerate(shards):
-        (folder / SHARDS).mkdir(exist_ok=True)
-        (folder / SHARDS / f"{number}.js").write_bytes(shard.encode("utf-8", "backslashreplace"))
-    scratch = folder / f".report.html.{os.getpid()}"
-    try:
-        scratch.write_bytes(page.encode("utf-8", "backslashreplace"))
-        scratch.replace(folder / "report.html")
-    finally:
-        scratch.unlink(missing_ok=True)
+        place = beside / f"{number}.js"
+        if os.path.lexists(place):
+            raise UserError(f"{place}: this name is needed for the report; rename the file first")
+        beside.mkdir(exist_ok=True)
+        place.write_bytes(shard.encode("utf-8", "backslashreplace"))
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".report-") as scratch:
+        fresh = Path(scratch) / "report.html"
+        fresh.write_bytes(page.encode("utf-8", "backslashreplace"))
+        fresh.replace(folder / "report.html")
 
 
 def _asset(name: str) -> Markup:
