@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from codemods.rebase.certain import Resolution
 from codemods.rebase.lines import Conflict, Part, render
 from codemods.rebase.merge import merge_text
+from codemods.rebase.relocate import Homes, look_alikes, nothing_left, place, split
 from codemods.rebase.store import Entry, Store, Tree
 from codemods.rebase.transform import Virtual
 
@@ -19,10 +20,12 @@ class Resolved:
     Attributes:
         path: the file, on the new layout.
         what: the resolution.
+        source: the file that the fork made the change in, on the new layout, where that is another.
     """
 
     path: str
     what: Resolution
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ def apply_step(
     after: Virtual,
     ours: Tree,
     renames: Mapping[str, str],
+    homes: Homes | None = None,
 ) -> Outcome:
     """Make the change between two virtual trees on another tree.
 
@@ -95,29 +99,121 @@ def apply_step(
         before, after: the trees between which the change lies.
         ours: the tree to make it on.
         renames: files that the change moved: path in `before` → path in `after`.
+        homes: where upstream keeps what; None looks for nothing elsewhere.
     """
     outcome = Outcome(dict(ours))
     for path, why in (before.left_out | after.left_out).items():
         outcome.dropped[path] = why
+    elsewhere = _Elsewhere(store, homes) if homes is not None else None
+    if elsewhere is not None:
+        elsewhere.relocate(before, after, outcome)
     moved_to = {new: old for old, new in renames.items()}
     for path in sorted(before.files.keys() | after.files.keys()):
-        if path in renames:
+        if path in renames or (elsewhere is not None and path in elsewhere.done):
             continue
         source = moved_to.get(path, path)
-        _apply_file(store, before, after, source, path, outcome)
+        _apply_file(store, before, after, source, path, outcome, elsewhere)
     return outcome
 
 
+class _Elsewhere:
+    """Changes that go to another file than the one the fork made them in.
+
+    Attributes:
+        done: files of which nothing else is left.
+        entries: the fork's files without those changes.
+        notes: what a person should know of a file that is in conflict.
+    """
+
+    def __init__(self, store: Store, homes: Homes) -> None:
+        self.store, self.homes = store, homes
+        self.done: set[str] = set()
+        self.entries: dict[str, Entry] = {}
+        self.notes: dict[str, str] = {}
+
+    def relocate(self, before: Virtual, after: Virtual, outcome: Outcome) -> None:
+        """Make every such change that can be made with certainty."""
+        for path in sorted(before.files.keys() & after.files.keys()):
+            if path.endswith(".py") and before.files[path] != after.files[path]:
+                self._file(before, after, path, outcome)
+
+    def _text(self, entry: Entry | None) -> str | None:
+        content = self.store.content(entry) if entry is not None and entry.regular else None
+        try:
+            return content.decode() if content is not None else None
+        except UnicodeDecodeError:
+            return None
+
+    def _file(self, before: Virtual, after: Virtual, path: str, outcome: Outcome) -> None:
+        old, new = before.files[path], after.files[path]
+        base, theirs = self._text(old.entry), self._text(new.entry)
+        ours = self._text(outcome.tree.get(path))
+        if base is None or theirs is None or old.failure or new.failure:
+            return
+        if path in outcome.tree and (ours is None or ours == base):
+            return
+        found = split(self.homes, after.origin[path], path, base, ours, theirs)
+        if found is None:
+            return
+        notes = [found.twice] if found.twice else []
+        if ours is None and not nothing_left(base, found.theirs):
+            homes = {
+                f"`{m.name.rpartition(' ')[2]}` is in {m.target} now": None for m in found.moves
+            }
+            self.notes[path] = "; ".join([*homes, *notes])
+            return
+        rest = theirs
+        texts: dict[str, str] = {}
+        resolved: list[Resolved] = []
+        for move in found.moves:
+            text = texts.get(move.target) or self._text(outcome.tree.get(move.target))
+            placed = place(move, text) if text is not None else None
+            name = move.name.rpartition(" ")[2]
+            if placed is None or any(isinstance(p, Conflict) for p in placed[0]):
+                notes.append(f"`{name}` is in {move.target} now, and was changed there too")
+                continue
+            texts[move.target] = "".join(p for p in placed[0] if isinstance(p, str))
+            resolved += [Resolved(move.target, r, path) for r in placed[1]]
+            rest = rest.replace(move.theirs.text, move.base.text, 1)
+        if ours is None and notes:
+            self.notes[path] = "; ".join(notes)
+            return
+        for target, text in texts.items():
+            mode = outcome.tree[target].mode
+            outcome.tree[target] = Entry(mode, self.store.write(text.encode()))
+        outcome.resolutions += resolved
+        if notes:
+            self.notes[path] = "; ".join(notes)
+        if ours is None:
+            self.done.add(path)
+        elif rest != theirs:
+            self.entries[path] = Entry(new.entry.mode, self.store.write(rest.encode()))
+
+    def look(self, path: str, texts: tuple[str, str, str], tree: Tree) -> str:
+        """Where else upstream has what a file in conflict defined, in words."""
+        if not path.endswith(".py"):
+            return ""
+        return look_alikes(self.homes, lambda p: self._text(tree.get(p)), path, *texts)
+
+
 def _apply_file(
-    store: Store, before: Virtual, after: Virtual, source: str, path: str, outcome: Outcome
+    store: Store,
+    before: Virtual,
+    after: Virtual,
+    source: str,
+    path: str,
+    outcome: Outcome,
+    elsewhere: _Elsewhere | None,
 ) -> None:
     b, t = before.entry(source), after.entry(path)
+    if elsewhere is not None and path in elsewhere.entries:
+        t = elsewhere.entries[path]
     tree = outcome.tree
     o = tree.get(source)
     if source != path and (path in tree or o is None):
         # Upstream has a file there, or none to move: the parts of the move are changes of their own.
-        _apply_file(store, before, after, path, path, outcome)
-        _apply_file(store, before, after, source, source, outcome)
+        _apply_file(store, before, after, path, path, outcome, elsewhere)
+        _apply_file(store, before, after, source, source, outcome, elsewhere)
         return
     if b == t and source == path:
         return
@@ -126,6 +222,9 @@ def _apply_file(
     def conflict(
         why: str, one_sided: bool, parts: tuple[Part, ...] = (), crlf: bool = False
     ) -> None:
+        note = elsewhere.notes.get(path) if elsewhere is not None else None
+        if note:
+            why = f"{why}; {note}"
         outcome.conflicts.append(Conflicted(path, origin, why, one_sided, b, o, t, parts, crlf))
 
     for version in (before.files.get(source), after.files.get(path)):
@@ -147,7 +246,7 @@ def _apply_file(
     if t is None:
         conflict("the fork deleted it, and upstream changed it", True)
         return
-    _merge(store, b, o, t, path, outcome, conflict)
+    _merge(store, b, o, t, path, outcome, conflict, elsewhere)
 
 
 def _put(tree: Tree, path: str, entry: Entry | None, conflict: object) -> None:
@@ -172,6 +271,7 @@ def _merge(
     path: str,
     outcome: Outcome,
     conflict: object,
+    elsewhere: _Elsewhere | None,
 ) -> None:
     """Merge a file that both sides have and changed."""
     assert callable(conflict)
@@ -203,7 +303,11 @@ def _merge(
     parts, found = merge_text(path, *texts)
     outcome.resolutions += [Resolved(path, r) for r in found]
     if any(isinstance(p, Conflict) for p in parts):
+        whys = {p.why: None for p in parts if isinstance(p, Conflict) and p.why}
         why = "both sides added it" if b is None else "both sides changed the same lines"
+        why = "; ".join(whys) or why
+        said = elsewhere.look(path, texts, outcome.tree) if elsewhere is not None else ""
+        why = f"{why}; {said}" if said else why
         conflict(why, False, tuple(parts), crlf)
         return
     text = "".join(p for p in parts if isinstance(p, str))

@@ -319,7 +319,7 @@ class Auditor:
     def _covering(self, where: str, text: str) -> Resolved | None:
         """A resolution that says what became of a line."""
         for resolved in self._evidence.resolutions:
-            if resolved.path != where:
+            if where not in (resolved.path, resolved.source):
                 continue
             what = resolved.what
             lines = {x.strip() for x in split_lines(what.theirs + what.base)}

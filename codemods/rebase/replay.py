@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from codemods.rebase.apply import Conflicted, Outcome, Resolved, apply_step
 from codemods.rebase.plan import Branch, Commit
+from codemods.rebase.relocate import Homes
 from codemods.rebase.store import GitError, Store, Tree
 from codemods.rebase.transform import Transformer
 
@@ -52,6 +53,7 @@ class Replay:
         self.transformer = transformer
         self.drop_migrated = drop_migrated
         self.new: dict[str, str] = {}
+        self.homes = Homes(transformer.project.map, transformer.project.target)
 
     def parent(self, commit: str) -> str:
         """What stands for a parent: its new commit, or the new upstream for one of upstream's."""
@@ -122,7 +124,7 @@ class Replay:
 
     def _between(self, before: str, after: str, ours: Tree) -> Outcome:
         old, new = self.transformer.step(before, after)
-        return apply_step(self.store, old, new, ours, self._renames(before, after))
+        return apply_step(self.store, old, new, ours, self._renames(before, after), self.homes)
 
     def _renames(self, before: str, after: str) -> dict[str, str]:
         """Files that a step of the fork moved, as paths on the new layout."""
@@ -179,7 +181,7 @@ class Replay:
         for path in wanted:
             if path is not None and path in fresh:
                 start[path] = fresh[path]
-        return apply_step(self.store, before, after, start, {})
+        return apply_step(self.store, before, after, start, {}, self.homes)
 
     def _merge_lines(self, commit: Commit, merged: _Merged, tree: str) -> Step:
         """A merge of two lines of the branch: the new lines merged, with the resolution that the fork's has."""
@@ -205,7 +207,7 @@ class Replay:
         for virtual in (before, after):
             for known in virtual.files.keys() - wanted:
                 del virtual.files[known]
-        step = self._step(commit.id, apply_step(store, before, after, ours, {}))
+        step = self._step(commit.id, apply_step(store, before, after, ours, {}, self.homes))
         # In conflict now, though the fork's merge took its first parent's file as it is.
         for name in sorted(set(again.conflicts) - set(before.files) - set(after.files)):
             mine, other = store.entries(first).get(name), store.entries(second).get(name)

@@ -544,7 +544,9 @@ def _step_data(step: Step) -> dict[str, Any]:
             }
             for c in step.conflicts
         ],
-        "resolutions": [{"path": r.path, **asdict(r.what)} for r in step.resolutions],
+        "resolutions": [
+            {"path": r.path, "source": r.source, **asdict(r.what)} for r in step.resolutions
+        ],
         "dropped": step.dropped,
     }
 
@@ -567,7 +569,8 @@ def _step_from(data: dict[str, Any]) -> Step:
     resolutions = []
     for item in data["resolutions"]:
         fields_ = dict(item)
-        resolutions.append(Resolved(fields_.pop("path"), Resolution(**fields_)))
+        path, source = fields_.pop("path"), fields_.pop("source")
+        resolutions.append(Resolved(path, Resolution(**fields_), source))
     tree = {p: Entry(*e) for p, e in data["tree"].items()}
     return Step(
         data["commit"], data["new"], tree, data["state"], conflicts, resolutions, data["dropped"]

@@ -225,7 +225,7 @@ def _merge_block(
         if isinstance(step, Item):
             parts.append(step.value.text)
         elif isinstance(step, Both):
-            parts += _merge_statement(step.base.value, step.ours.value, step.theirs.value, found)
+            parts += merge_statement(step.base.value, step.ours.value, step.theirs.value, found)
         elif isinstance(step, Added):
             texts = _text(step.ours), _text(step.theirs)
             found.append(
@@ -260,7 +260,7 @@ def _certain(base: str, ours: str, theirs: str, found: list[Resolution]) -> list
     return [resolved.result]
 
 
-def _merge_statement(
+def merge_statement(
     base: Statement, ours: Statement, theirs: Statement, found: list[Resolution]
 ) -> list[Part]:
     if theirs.text == base.text or ours.text == theirs.text:

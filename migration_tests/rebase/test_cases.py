@@ -116,3 +116,135 @@ def test_a_failed_codemod_is_a_conflict(cli: CommandLine, tmp_path: Path) -> Non
     assert ran.status == 1
     assert b"the codemods could not handle it" in ran.out
     assert "new" not in repo.git("branch")
+
+
+def _functions(*names: str) -> str:
+    return "".join(
+        f"def {n}(x):\n  y = x + 1\n  z = y * 2\n  return {n}_value(z)\n\n\n" for n in names
+    )
+
+
+def _split_repo(root: Path, *, twice: bool = False, gone: bool = False) -> Repo:
+    """Upstream moves a module and puts its last function into another file; the fork changes both functions."""
+    text = "import os\n\n\n" + _functions("stays", "goes")
+    repo = start(root, {"src/MaxText/layers/m.py": text})
+    head = "import os\n\n\n"
+    new = {
+        "src/maxtext/layers/m.py": head + _functions("stays"),
+        "src/maxtext/layers/part.py": head
+        + _functions("goes").replace("goes_value(z)", "goes_value(z, 1)"),
+    }
+    if twice:
+        new["src/maxtext/layers/other.py"] = head + _functions("goes")
+    if gone:
+        new["src/maxtext/layers/part.py"] = head + _functions("stays", "goes")
+        del new["src/maxtext/layers/m.py"]
+    repo.commit("split", new, move=MOVED, remove=("src/MaxText/layers/m.py",))
+    repo.git("checkout", "-q", "fork")
+    edited = text.replace("def goes(x):\n  y = x + 1", "def goes(x):\n  y = x + os.getpid()")
+    repo.commit("edit", {"src/MaxText/layers/m.py": edited})
+    return repo
+
+
+def test_a_change_goes_where_the_function_lives_now(cli: CommandLine, tmp_path: Path) -> None:
+    repo = _split_repo(tmp_path / "repo")
+    ran = cli(
+        "rebase",
+        repo.root,
+        "--onto",
+        "upstream",
+        "--branch",
+        "new",
+        "--out",
+        tmp_path / "w",
+        "--jobs",
+        "1",
+    )
+    assert (ran.status, ran.err) == (0, "")
+    part = repo.show("new", "src/maxtext/layers/part.py")
+    assert "  y = x + os.getpid()\n" in part
+    assert "goes_value(z, 1)" in part
+    assert repo.show("new", "src/maxtext/layers/m.py") == repo.show(
+        "upstream", "src/maxtext/layers/m.py"
+    )
+    assert b"1 moved" in ran.out
+    assert b"1 applied" in ran.out
+
+
+def test_a_change_of_a_file_that_was_merged_into_another(cli: CommandLine, tmp_path: Path) -> None:
+    repo = _split_repo(tmp_path / "repo", gone=True)
+    ran = cli(
+        "rebase",
+        repo.root,
+        "--onto",
+        "upstream",
+        "--branch",
+        "new",
+        "--out",
+        tmp_path / "w",
+        "--jobs",
+        "1",
+    )
+    assert (ran.status, ran.err) == (0, "")
+    assert "  y = x + os.getpid()\n" in repo.show("new", "src/maxtext/layers/part.py")
+
+
+def test_two_possible_places_are_both_named(cli: CommandLine, tmp_path: Path) -> None:
+    repo = _split_repo(tmp_path / "repo", twice=True)
+    ran = cli(
+        "rebase",
+        repo.root,
+        "--onto",
+        "upstream",
+        "--branch",
+        "new",
+        "--out",
+        tmp_path / "w",
+        "--jobs",
+        "1",
+    )
+    if ran.status == 0:  # the map knows which
+        homes = [
+            p
+            for p in ("part", "other")
+            if "os.getpid()" in repo.show("new", f"src/maxtext/layers/{p}.py")
+        ]
+        assert len(homes) == 1
+    else:
+        assert b"src/maxtext/layers/part.py" in ran.out
+        assert b"src/maxtext/layers/other.py" in ran.out
+
+
+def test_a_look_alike_is_named(cli: CommandLine, tmp_path: Path) -> None:
+    body = "import os\n\n\n" + _functions("keep", "stage", "last")
+    repo = start(tmp_path / "repo", {"src/MaxText/layers/pipeline.py": body})
+    move = {**MOVED, "src/MaxText/layers/pipeline.py": "src/maxtext/layers/pipeline.py"}
+    repo.commit("move", move=move)
+    new = body.replace(
+        "def stage(x):\n  y = x + 1\n  z = y * 2\n", "def stage(x):\n  w = new(x)\n  z = w\n"
+    )
+    repo.commit(
+        "rewrite",
+        {"src/maxtext/layers/pipeline.py": new, "src/maxtext/layers/pipeline_deprecated.py": body},
+    )
+    repo.git("checkout", "-q", "fork")
+    edited = body.replace(
+        "def stage(x):\n  y = x + 1\n  z = y * 2\n", "def stage(x):\n  y = x + 7\n  z = y * 7\n"
+    )
+    repo.commit("edit", {"src/MaxText/layers/pipeline.py": edited})
+    ran = cli(
+        "rebase",
+        repo.root,
+        "--onto",
+        "upstream",
+        "--branch",
+        "new",
+        "--out",
+        tmp_path / "w",
+        "--jobs",
+        "1",
+    )
+    assert ran.status == 1
+    assert b"conflict" in ran.out
+    assert b"src/maxtext/layers/pipeline.py: both sides changed the same lines" in ran.out
+    assert b"src/maxtext/layers/pipeline_deprecated.py has `stage` as the fork knew it" in ran.out
