@@ -59,6 +59,8 @@ def execute(request: Request) -> int:
 def _start(request: Request, out: Console) -> int:
     if request.checkout is None or request.onto is None:
         raise UserError("give CHECKOUT and --onto REV")
+    if request.choices.last and request.choices.squash:
+        raise UserError("--last takes the commits of an earlier rebase; leave out --squash")
     if request.plan and request.out is not None:
         raise UserError("--plan writes nothing; leave out --out")
     if not request.plan and (request.out is None or not request.choices.branch):
@@ -161,5 +163,9 @@ def _say_ledger(out: Console, outlook: Outlook) -> None:
     for account in dropped[:_MOST]:
         hunk = account.hunk
         out.print(f"  {account.status} {hunk.path}:{hunk.line} {account.reason}", markup=False)
+    for site in outlook.left[:_MOST]:
+        out.print(f"  look at {site.path}:{site.line} {site.rule} {site.reason}", markup=False)
+    if len(outlook.left) > _MOST:
+        out.print(f"  … and {len(outlook.left) - _MOST} more, in the report", markup=False)
     if len(dropped) > _MOST:
         out.print(f"  … and {len(dropped) - _MOST} more, in the report", markup=False)

@@ -78,6 +78,7 @@ def as_data(store: Store, outlook: Outlook) -> dict[str, Any]:
             }
             for a in outlook.accounts
         ],
+        "left": [asdict(site) for site in outlook.left],
         "counts": dict(outlook.counts()),
     }
 
@@ -106,6 +107,9 @@ def render(data: dict[str, Any]) -> str:
         parts.append("<p>None.</p>")
     parts += ["<h2>Resolved, with the reason</h2>"]
     parts += [_resolution(step, r) for step in data["steps"] for r in step["resolutions"]]
+    parts += ["<h2>Also to look at</h2>"]
+    sites = [(f"{s['path']}:{s['line']}", s["rule"], s["reason"]) for s in data["left"]]
+    parts += [_table(("place", "rule", "reason"), sites) if sites else "<p>Nothing.</p>"]
     parts += ["<h2>Commits</h2>", _table(("fork", "new", "state", "subject"), _commits(data))]
     parts += ["<h2>Every hunk of the fork</h2>"]
     rows = [

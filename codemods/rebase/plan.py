@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from codemods.errors import UserError
 from codemods.rebase.store import GitError, Store, common_folder, git
+
+TRAILER = "Rebased-from"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +111,42 @@ def check_name(source: Path, name: str) -> None:
             raise UserError(f"{source}: has a branch `{head}` already; choose another --branch")
 
 
-def commits(store: Store, branch: Branch) -> list[Commit]:
-    """The commits of the branch, parents first.
+def carried_before(store: Store, branch: Branch, last: str) -> dict[str, str]:
+    """The branch's commits that an earlier rebase carried: each with what came of it, by its trailer.
+
+    Raises:
+        UserError: no such branch, or it does not stand on the upstream that is asked for.
+    """
+    tip = _commit(branch.source, last, "--last")
+    if not _ancestor(branch.source, branch.onto, tip):
+        raise UserError(
+            f"--last {last}: does not stand on {branch.onto_label}; carry {last} itself there, with --from {last}"
+        )
+    shape = f"--format=%H %(trailers:key={TRAILER},valueonly,separator=%x20)"
+    found: dict[str, str] = {}
+    for line in store.text("log", "--reverse", shape, tip, f"^{branch.onto}").splitlines():
+        new, *old = line.split()
+        found |= dict.fromkeys(old, new)
+    if not found:
+        raise UserError(f"--last {last}: no commit of it has the trailer {TRAILER}")
+    return found
+
+
+def commits(store: Store, branch: Branch, carried: Collection[str] = ()) -> list[Commit]:
+    """The commits of the branch, parents first, without those that were carried before and their ancestors.
 
     Raises:
         UserError: history that cannot be carried commit by commit.
     """
     listed = store.text(
-        "rev-list", "--topo-order", "--reverse", branch.tip, f"^{branch.onto}", f"^{branch.base}"
+        "rev-list",
+        "--topo-order",
+        "--reverse",
+        branch.tip,
+        *(f"^{commit}" for commit in (branch.onto, branch.base, *carried)),
     )
     inside = listed.split()
-    known = set(inside)
+    known = {*inside, *carried}
     found = []
     for commit in inside:
         parents = store.parents(commit)

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from codemods.rebase.apply import Conflicted, Outcome, Resolved, apply_step
-from codemods.rebase.plan import Branch, Commit
+from codemods.rebase.plan import TRAILER, Branch, Commit
 from codemods.rebase.relocate import Homes
 from codemods.rebase.store import GitError, Store, Tree
 from codemods.rebase.transform import Transformer
-
-TRAILER = "Rebased-from"
 
 
 @dataclass(slots=True)

@@ -23,8 +23,9 @@ from codemods.errors import UserError
 from codemods.rebase.apply import Conflicted, Resolved
 from codemods.rebase.certain import Resolution
 from codemods.rebase.ledger import Account, Auditor, Evidence
+from codemods.rebase.left import Site, listed, unresolved
 from codemods.rebase.lines import Conflict
-from codemods.rebase.plan import Branch, check_name, commits
+from codemods.rebase.plan import Branch, carried_before, check_name, commits
 from codemods.rebase.replay import Replay, Step
 from codemods.rebase.store import SUBMODULE, Entry, GitError, Store, Tree, git
 from codemods.rebase.transform import Transformer, map_for, write_tree
@@ -43,6 +44,7 @@ class Choices:
         drop_migrated: leave out commits that upstream has already.
         only, skip: rule ids or families.
         jobs: worker processes.
+        last: the branch that an earlier rebase made, whose commits stand as they are.
     """
 
     branch: str = ""
@@ -51,6 +53,7 @@ class Choices:
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     jobs: int = 0
+    last: str = ""
 
 
 @dataclass(slots=True)
@@ -64,6 +67,7 @@ class Outlook:
         tree: the resulting files.
         new: the new branch's last commit; "" in a plan and while a conflict is open.
         map_why: which map, and why.
+        left: what is left for a person beside conflicts.
     """
 
     branch: Branch
@@ -72,6 +76,7 @@ class Outlook:
     tree: Tree = field(default_factory=dict)
     new: str = ""
     map_why: str = ""
+    left: list[Site] = field(default_factory=list)
 
     @property
     def open(self) -> list[Conflicted]:
@@ -90,13 +95,26 @@ class _Run:
         self, store: Store, branch: Branch, choices: Choices, scratch: Path, progress: Progress
     ) -> None:
         self.store, self.branch, self.choices = store, branch, choices
-        self.order = [] if choices.squash else commits(store, branch)
+        carried = carried_before(store, branch, choices.last) if choices.last else {}
+        self.order = [] if choices.squash else commits(store, branch, set(carried))
+        if choices.last and not self.order:
+            raise UserError(
+                f"{choices.last} has all commits of the branch; there is nothing to carry"
+            )
         upstream = scratch / "upstream"
         write_tree(store, branch.onto, upstream)
         choice = map_for(store, branch.base, branch.onto, progress)
         self.map_why = choice.why
         outside = dict.fromkeys(p for c in self.order for p in c.outside)
-        trees = [branch.tip, *(c.id for c in reversed(self.order)), branch.base, *outside]
+        # What the ledger is about: the whole branch, or what came since the last rebase.
+        self.since = next(
+            (c for c in store.text("rev-list", "--topo-order", branch.tip).split() if c in carried),
+            branch.base,
+        )
+        self.ground = carried.get(self.since, branch.onto)
+        inside = [c.id for c in reversed(self.order)]
+        within = [p for c in self.order for p in c.parents]
+        trees = [branch.tip, *inside, *within, self.since, branch.base, *outside]
         self.transformer = Transformer(
             store,
             list(dict.fromkeys(trees)),
@@ -109,6 +127,16 @@ class _Run:
             progress=progress,
         )
         self.replay = Replay(store, branch, self.transformer, drop_migrated=choices.drop_migrated)
+        self.replay.new |= carried
+
+    def left(self, result: Tree) -> list[Site]:
+        """What is left for a person beside conflicts."""
+        store, branch = self.store, self.branch
+        upstream = store.entries(branch.onto)
+        found = unresolved(store, result, upstream, self.transformer.project.target)
+        old, new = store.entries(self.since), store.entries(branch.tip)
+        paths = sorted(p for p in new if old.get(p) != new[p])
+        return found + listed(self.transformer, self.since, branch.tip, paths)
 
     def audit(self, result: Tree, steps: list[Step]) -> list[Account]:
         """The ledger for a result."""
@@ -119,9 +147,9 @@ class _Run:
             dropped={p: why for s in steps for p, why in s.dropped.items()},
             skipped=[s.commit for s in steps if s.state == "skipped"],
         )
-        branch = self.branch
+        tip = self.branch.tip
         auditor = Auditor(
-            self.store, self.transformer, branch.base, branch.tip, branch.onto, result, evidence
+            self.store, self.transformer, self.since, tip, self.ground, result, evidence
         )
         return auditor.all()
 
@@ -165,7 +193,8 @@ def _plan(run: _Run, progress: Progress) -> Outlook:
     if run.choices.squash and steps[0].state == "conflict":
         for conflict in steps[0].conflicts:
             _take_upstream(store, steps[0].tree, conflict)
-    return Outlook(run.branch, steps, run.audit(tree, steps), tree, map_why=run.map_why)
+    accounts = run.audit(tree, steps)
+    return Outlook(run.branch, steps, accounts, tree, "", run.map_why, run.left(tree))
 
 
 def _take_upstream(store: Store, tree: Tree, conflict: Conflicted) -> None:
@@ -336,6 +365,7 @@ class Session:
         tree = self.store.entries(new)
         outlook.tree = tree
         outlook.accounts = run.audit(tree, self.steps)
+        outlook.left = run.left(tree)
         lost = [a for a in outlook.accounts if a.status == "lost"]
         if lost:
             first = lost[0]

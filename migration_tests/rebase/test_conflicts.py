@@ -214,3 +214,50 @@ def test_upstreams_own_change_is_an_empty_commit_or_left_out(
     assert ran.status == 0
     assert repo.git("log", "--format=%s", "upstream..lean").split() == ["own"]
     assert b"already upstream" in ran.out
+
+
+def test_a_second_rebase_starts_from_the_last(cli: CommandLine, repo: Repo, tmp_path: Path) -> None:
+    begin(cli, repo, tmp_path)
+    work = tmp_path / "work"
+    (work / "src/maxtext/m.py").write_text(edited(2, "x * 2 - 2"))
+    git(work, "add", "src/maxtext/m.py")
+    assert cli("rebase", "--continue", "--out", work).status == 0
+    resolved = edited(2, "x * 2 - 2").replace("x + 5\n", "x * 5\n")
+
+    # The fork goes on: what was carried stands, with the resolution.
+    more = repo.show("fork", "src/MaxText/m.py").replace("return x + 0\n", "return x * 10\n")
+    repo.commit("f0", {"src/MaxText/m.py": more})
+    first = ["rebase", repo.root, "--onto", "upstream", "--jobs", "1"]
+    ran = cli(*first, "--last", "new", "--branch", "new2", "--out", tmp_path / "w2")
+    assert (ran.status, ran.err) == (0, "")
+    assert repo.show("new2", "src/maxtext/m.py") == resolved.replace("x + 0\n", "x * 10\n")
+    assert repo.git("rev-parse", "new2~1") == repo.git("rev-parse", "new")
+    ran = cli(*first, "--last", "new2", "--branch", "new3", "--out", tmp_path / "w3")
+    assert ran.status == 2
+    assert "nothing to carry" in ran.err
+
+    # Upstream goes on: the branch that was made is carried, so no conflict comes again.
+    repo.git("checkout", "-q", "upstream")
+    repo.commit(
+        "again",
+        {
+            "src/maxtext/z/m.py": edited(2, "x - 2").replace("x + 4\n", "x + 44\n"),
+            "src/maxtext/z/__init__.py": "",
+        },
+        remove=("src/maxtext/m.py",),
+    )
+    arguments = [
+        "--from",
+        "new2",
+        "--onto",
+        "upstream",
+        "--branch",
+        "new4",
+        "--out",
+        tmp_path / "w4",
+    ]
+    ran = cli("rebase", repo.root, *arguments, "--jobs", "1")
+    assert (ran.status, ran.err) == (0, "")
+    right = resolved.replace("x + 0\n", "x * 10\n").replace("x + 4\n", "x + 44\n")
+    assert repo.show("new4", "src/maxtext/z/m.py") == right
+    assert "from maxtext.z.m import f1" in repo.show("new4", "src/maxtext/own.py")
