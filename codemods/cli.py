@@ -431,6 +431,14 @@ def rebase(
     squash: Annotated[
         bool, typer.Option("--squash", help="Make one commit of the whole branch.")
     ] = False,
+    last: Annotated[
+        str,
+        typer.Option(
+            help="A branch that an earlier rebase made on the same upstream: only what the fork has got since "
+            "is carried, on top of it.",
+            metavar="REV",
+        ),
+    ] = "",
     drop_migrated: Annotated[
         bool,
         typer.Option("--drop-migrated", help="Leave out commits that upstream has already."),
@@ -478,6 +486,7 @@ def rebase(
         drop_migrated=drop_migrated,
         skip=_names(skip_rules),
         jobs=jobs or default_jobs(),
+        last=last,
     )
     request = Request(
         checkout=checkout,
@@ -569,15 +578,11 @@ def parity(
     ] = None,
     ulps: Annotated[
         float | None,
-        typer.Option(
-            min=0, help="Tolerance for --dumps, in units in the last place.", metavar="N"
-        ),
+        typer.Option(min=0, help="Tolerance for --dumps, in units in the last place.", metavar="N"),
     ] = None,
     aot: Annotated[
         str | None,
-        typer.Option(
-            help="Compile the target for this TPU topology instead.", metavar="TOPOLOGY"
-        ),
+        typer.Option(help="Compile the target for this TPU topology instead.", metavar="TOPOLOGY"),
     ] = None,
     json_: Annotated[
         Path | None, typer.Option("--json", help="Write the report here.", metavar="FILE")
