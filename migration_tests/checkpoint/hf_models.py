@@ -32,7 +32,7 @@ def hf_config(**changes: Any) -> dict[str, Any]:
             "num_hidden_layers": 7,
             "num_attention_heads": 2,
             "num_key_value_heads": 2,
-            "head_dim": 14,
+            "head_dim": 20,
             "layer_group_size": 3,
             "first_k_dense_replace": 1,
             "group_norm_size": 2,
@@ -81,3 +81,20 @@ def exported(
         for parameter in parameters
         for index, name in parameter.slices()
     }
+
+
+def restacked(
+    values: dict[tuple[str, ...], np.ndarray],
+    before: list[ling2_params.Parameter],
+    after: list[ling2_params.Parameter],
+) -> dict[tuple[str, ...], np.ndarray]:
+    """Parameters in other stacks: a slice is found by the name of its HF tensor, and stays as it is."""
+    slices = {name: values[p.path][index] for p in before for index, name in p.slices()}
+    result = {}
+    for parameter in after:
+        places = list(parameter.slices())
+        result[parameter.path] = np.empty(parameter.shape, slices[places[0][1]].dtype)
+        for index, name in places:
+            assert slices[name].shape == parameter.slice_shape
+            result[parameter.path][index] = slices[name]
+    return result

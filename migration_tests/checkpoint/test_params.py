@@ -27,6 +27,7 @@ from migration_tests.checkpoint.hf_models import (
     hf_config,
     oracle_config,
     random_tensors,
+    restacked,
 )
 from target.integration import NEW_FILES
 
@@ -274,11 +275,11 @@ def test_a_kernel_is_the_transposed_matrix() -> None:
 
 def test_heads_become_axes() -> None:
     parameters = {p.path[-2]: p for p in parameters_of(False) if p.path[-1] == "kernel"}
-    tensor = np.arange(3 * 2 * 14 * 26).reshape(3 * 2 * 14, 26)
+    tensor = np.arange(3 * 2 * 20 * 26).reshape(3 * 2 * 20, 26)
     fused = ling2_params.to_maxtext(parameters["query_key_value"], tensor)
-    assert fused.shape == (26, 3, 2, 14)
+    assert fused.shape == (26, 3, 2, 20)
     # Key, head 1, dim 5, of input 7: the row that follows all queries and head 0 of the keys.
-    assert fused[7, 1, 1, 5] == tensor[2 * 14 + 14 + 5, 7]
+    assert fused[7, 1, 1, 5] == tensor[2 * 20 + 20 + 5, 7]
     out = np.arange(26 * 16).reshape(26, 16)
     assert ling2_params.to_maxtext(parameters["out"], out)[1, 3, 9] == out[9, 8 + 3]
     assert np.shares_memory(tensor, fused)
@@ -320,19 +321,6 @@ def test_unscanned_to_scanned_and_back(variant: str) -> None:
     stacked = restacked(values, unscanned, scanned)
     assert_same(stacked, converted(scanned, hf))
     assert_same(restacked(stacked, scanned, unscanned), values)
-
-
-def restacked(
-    values: dict[Any, Any], before: list[Parameter], after: list[Parameter]
-) -> dict[Any, Any]:
-    """Parameters in other stacks: slices are found by the name of their HF tensor, and stay as they are."""
-    slices = {name: values[p.path][index] for p in before for index, name in p.slices()}
-    result = {p.path: np.empty(p.shape, np.float32) for p in after}
-    for parameter in after:
-        for index, name in parameter.slices():
-            assert slices[name].shape == parameter.slice_shape
-            result[parameter.path][index] = slices[name]
-    return result
 
 
 def assert_same(actual: dict[Any, Any], expected: dict[Any, Any]) -> None:

@@ -60,7 +60,7 @@ def main() -> None:
     import jax
     import numpy as np
 
-    from migration_tests.model.inside import models, weights
+    from migration_tests.model.inside import models
 
     tokens = jax.random.randint(jax.random.key(0), (2, 24), 1, 100)
     outcome: dict[str, Any] = {}
@@ -90,7 +90,7 @@ def main() -> None:
         for scan in (False, True):
             linen = models.make_config(scan_layers=scan, **options, **LINEN)
             name, logits = linen_logits(
-                linen, weights.scanned(tensors, linen) if scan else tensors, tokens
+                linen, models.scanned(tensors, linen) if scan else tensors, tokens
             )
             error = float(np.abs(logits - expected).max()) / rms
             outcome[str((*shape, scan))] = {"class": name, "error": error, "rms": rms}

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from maxtext.common.common_types import MODEL_MODE_AUTOREGRESSIVE, MODEL_MODE_PREFILL
 
-from migration_tests.model.inside import models, weights
+from migration_tests.model.inside import models
 from migration_tests.model.inside.check_decoder import abstract_model, layers_config, relative
 
 # Two layers of the prefix, GLA and MLA, a scanned cycle and a remainder of both kinds.
@@ -36,7 +36,7 @@ def test_prefill_and_steps(scan: bool, latent_cache: bool) -> None:
     unscanned = models.random_tensors(
         abstract_model(layers_config(SHAPE, scan_layers=False, mtp_num_layers=1))
     )
-    tensors = weights.scanned(unscanned, config) if scan else unscanned
+    tensors = models.scanned(unscanned, config) if scan else unscanned
     rng = np.random.default_rng(0)
     rows = [rng.integers(0, config.vocab_size, length + STEPS) for length in LENGTHS]
 

@@ -21,7 +21,7 @@ from maxtext.layers.multi_token_prediction import MultiTokenPredictionLayer
 from maxtext.models import ling2
 from maxtext.utils import model_creation_utils
 
-from migration_tests.model.inside import models, weights
+from migration_tests.model.inside import models
 
 # (layers, interval, dense layers, tail rule): prefix 0, 1, 2; cycles alone, and with a remainder.
 SHAPES = [
@@ -183,9 +183,7 @@ class TestNames:
         assert model.decoder.moe_layers_0.self_attention.dense.kernel.dtype == jnp.bfloat16
 
 
-def forward_and_gradients(
-    config: Any, tensors: weights.Tensors
-) -> tuple[Any, Any, weights.Tensors]:
+def forward_and_gradients(config: Any, tensors: models.Tensors) -> tuple[Any, Any, models.Tensors]:
     """Returns logits, what was recorded, and gradients of a projection of the logits."""
     tokens = tokens_of(config)
     graphdef, params, rest = nnx.split(models.make_model(config, tensors), nnx.Param, ...)
@@ -212,11 +210,11 @@ class TestScanEqualsLoop:
         unscanned = models.random_tensors(abstract_model(loop_config))
         logits, recorded, gradients = forward_and_gradients(loop_config, unscanned)
         scanned_logits, scanned_recorded, actual = forward_and_gradients(
-            config, weights.scanned(unscanned, config)
+            config, models.scanned(unscanned, config)
         )
         assert relative(scanned_logits, logits) <= TOLERANCE
         biases = {path: tensor for path, tensor in unscanned.items() if path not in gradients}
-        expected = weights.scanned(gradients | biases, config)
+        expected = models.scanned(gradients | biases, config)
         errors = {path: relative(actual[path], expected[path]) for path in actual}
         assert set(actual) == {path for path in expected if path[-2:] != ("gate", "bias")}
         print(
@@ -265,12 +263,12 @@ class TestEveryLayerCounts:
         def forward(model: nnx.Module) -> jax.Array:
             return model(tokens, models.positions_of(tokens), enable_dropout=False)
 
-        def run(config: Any, given: weights.Tensors) -> Any:
+        def run(config: Any, given: models.Tensors) -> Any:
             return models.compiled(models.make_model(config, given), forward)
 
         loop = run(unscanned, tensors)
-        scan = run(scanned, weights.scanned(tensors, scanned))
-        return tensors, loop, lambda given: scan(weights.scanned(given, scanned))
+        scan = run(scanned, models.scanned(tensors, scanned))
+        return tensors, loop, lambda given: scan(models.scanned(given, scanned))
 
     def test_perturbed_layers(self, forwards: Any) -> None:
         tensors, loop, scan = forwards

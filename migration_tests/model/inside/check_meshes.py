@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from flax.linen import logical_axis_rules
 
-from migration_tests.model.inside import models, weights
+from migration_tests.model.inside import models
 from migration_tests.model.inside.check_decoder import abstract_model, layers_config, relative
 
 # A dense GLA layer, a scanned cycle of MLA and GLA, an MLA layer after it; one MTP layer.
@@ -38,7 +38,7 @@ MESHES: dict[str, dict[str, Any]] = {
 TOLERANCE = 1e-5
 
 
-def loss_and_gradients(config: Any, tensors: weights.Tensors) -> tuple[Any, Any, weights.Tensors]:
+def loss_and_gradients(config: Any, tensors: models.Tensors) -> tuple[Any, Any, models.Tensors]:
     """Returns logits, expert counts by path, and gradients."""
     tokens = jnp.asarray(
         np.random.default_rng(0).integers(0, config.vocab_size, (8, config.max_target_length))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from functools import cache, partial
 from pathlib import Path
@@ -13,13 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from maxtext.checkpoint_conversion.utils import ling2_params
 from maxtext.common import ling2_layers
 from maxtext.kernels.gla import gla_log_decay
 from maxtext.layers.moe import RoutedMoE
 from maxtext.layers.nnx_decoders import NNXDecoder
 from maxtext.models.ling2 import Ling2DecoderLayer
+from safetensors.numpy import load_file
 
-from migration_tests.model.inside import models, weights
+from migration_tests.checkpoint import hf_models
+from migration_tests.model.inside import models
 
 ORACLE = Path(os.environ.get("LING2_ORACLE", Path(__file__).parents[1] / "oracle"))
 VARIANTS = sorted(path.name for path in ORACLE.iterdir() if (path / "config.json").is_file())
@@ -85,8 +89,9 @@ class Recorder:
 
 def config_of(variant: str, slope: str, **overrides: Any) -> Any:
     """Returns the MaxText config of an oracle checkpoint."""
-    hf = weights.read_config(ORACLE / variant)
-    options = weights.config_overrides(hf) | {
+    hf = json.loads((ORACLE / variant / "config.json").read_text(encoding="utf-8"))
+    shapes = {name: tensor.shape for name, tensor in hf_tensors(variant).items()}
+    options = ling2_params.maxtext_options(hf, shapes) | {
         "gla_slope_index": slope,
         "scan_layers": False,
         "remat_policy": "none",
@@ -97,11 +102,25 @@ def config_of(variant: str, slope: str, **overrides: Any) -> Any:
 
 
 @cache
+def hf_tensors(variant: str) -> hf_models.Tensors:
+    """Returns the tensors of an oracle checkpoint."""
+    return load_file(ORACLE / variant / "model.safetensors")
+
+
+def parameters_of(tensors: hf_models.Tensors, config: Any) -> models.Tensors:
+    """Returns HF tensors as the parameters of a model, all of them."""
+    dims = ling2_params.ModelDims.from_maxtext_config(config)
+    parameters = ling2_params.parameters(dims, config.scan_layers)
+    assert {name for p in parameters for name in p.hf_names()} == set(tensors)
+    return hf_models.converted(parameters, tensors)
+
+
+@cache
 def computed(variant: str, slope: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Returns what the model computes, and what it should."""
     reference = dict(np.load(ORACLE / variant / f"ref_{slope}_T200.npz"))
     config = config_of(variant, slope)
-    model = models.make_model(config, weights.load(ORACLE / variant, config))
+    model = models.make_model(config, parameters_of(hf_tensors(variant), config))
     graphdef, state = nnx.split(model)
     recorder = Recorder()
 
@@ -174,16 +193,14 @@ def test_gradients(scan: bool, remat: str) -> None:
     expected_by_name = dict(np.load(directory / "grads_zero_based_T200.npz"))
     ids = jnp.asarray(np.load(directory / "ref_zero_based_T200.npz")["input_ids"])
     config = config_of("base_s0", "zero_based", scan_layers=scan, remat_policy=remat)
-    tensors = weights.load(directory, config)
+    tensors = parameters_of(hf_tensors("base_s0"), config)
     losses = expected_by_name.pop("loss_main"), expected_by_name.pop("loss_mtp")
     # The routing bias has no gradient: the reference has none, and it is no parameter here.
     bias = {
         name: np.zeros(config.num_experts, np.float32)
         for name in (f"model.layers.{i}.mlp.gate.expert_bias" for i in range(1, 7))
     }
-    expected = weights.from_hf(expected_by_name | bias, config)
-    if scan:
-        tensors, expected = weights.scanned(tensors, config), weights.scanned(expected, config)
+    expected = parameters_of(expected_by_name | bias, config)
     model = models.make_model(config, tensors)
     graphdef, params, rest = nnx.split(model, nnx.Param, ...)
     logits: dict[bool, jax.Array] = {}

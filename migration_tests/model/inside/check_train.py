@@ -16,7 +16,7 @@ from maxtext.trainers.pre_train import train
 from maxtext.utils import maxtext_utils, train_utils
 from maxtext.utils.globals import MAXTEXT_CONFIGS_DIR
 
-from migration_tests.model.inside import models, weights
+from migration_tests.model.inside import models
 from migration_tests.model.inside.check_decoder import abstract_model, layers_config
 
 STEPS = 30
@@ -44,7 +44,7 @@ class Run:
 
     config: Any
     metrics: list[dict[str, float]]
-    tensors: weights.Tensors
+    tensors: models.Tensors
 
     def series(self, name: str) -> list[float]:
         return [step[f"learning/{name}"] for step in self.metrics]
@@ -79,7 +79,7 @@ BIAS = ("Ling2MoeBlock_0", "MoeBlock_0", "gate", "bias")
 
 
 @pytest.fixture(scope="module")
-def start() -> weights.Tensors:
+def start() -> models.Tensors:
     """Weights that all runs begin with, those of an unscanned model with an MTP layer."""
     config = layers_config(SHAPE, scan_layers=False, mtp_num_layers=1, vocab_size=64)
     tensors = models.random_tensors(abstract_model(config))
@@ -90,7 +90,7 @@ def start() -> weights.Tensors:
 
 
 @pytest.fixture(scope="module")
-def run_training(tmp_path_factory: pytest.TempPathFactory, start: weights.Tensors) -> Any:
+def run_training(tmp_path_factory: pytest.TempPathFactory, start: models.Tensors) -> Any:
     """Returns a function that trains with MaxText options and returns the `Run`."""
     cache = tmp_path_factory.mktemp("compiled")
     done: dict[str, Run] = {}
@@ -105,7 +105,7 @@ def run_training(tmp_path_factory: pytest.TempPathFactory, start: weights.Tensor
     return run
 
 
-def train_once(out: Path, start: weights.Tensors, steps: int, options: dict[str, Any]) -> Run:
+def train_once(out: Path, start: models.Tensors, steps: int, options: dict[str, Any]) -> Run:
     metrics_file = out / "metrics.jsonl"
     given: dict[str, Any] = models.RUN | models.TINY | OPTIONS
     given |= {
@@ -120,7 +120,7 @@ def train_once(out: Path, start: weights.Tensors, steps: int, options: dict[str,
     argv = ["train", f"{MAXTEXT_CONFIGS_DIR}/base.yml"]
     argv += [f"{name}={value}" for name, value in given.items()]
     config, recorder = train.initialize(argv)
-    weights_of_run = weights.scanned(start, config) if config.scan_layers else start
+    weights_of_run = models.scanned(start, config) if config.scan_layers else start
     weights_of_run = {
         path: tensor
         for path, tensor in weights_of_run.items()

@@ -14,11 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from maxtext.checkpoint_conversion.utils import ling2_params
 from maxtext.configs import pyconfig
 from maxtext.utils import maxtext_utils, model_creation_utils
 from maxtext.utils.globals import MAXTEXT_CONFIGS_DIR
 
-from migration_tests.model.inside.weights import Tensors, VariablePath
+from migration_tests.checkpoint import hf_models
+
+VariablePath = tuple[str, ...]
+Tensors = dict[VariablePath, np.ndarray]
 
 TINY: dict[str, Any] = {
     "vocab_size": 128,
@@ -130,10 +134,17 @@ def random_tensors(abstract: nnx.Module, seed: int = 0) -> Tensors:
     return tensors
 
 
+def scanned(tensors: Tensors, config: Any) -> Tensors:
+    """Returns the weights of an unscanned model as those of a scanned one."""
+    dims = ling2_params.ModelDims.from_maxtext_config(config)
+    before, after = (ling2_params.parameters(dims, scan_layers) for scan_layers in (False, True))
+    return hf_models.restacked(tensors, before, after)
+
+
 def compiled(model: nnx.Module, call: Callable[..., Any]) -> Callable[..., Any]:
     """Returns `call(model, *args)` compiled, as a function of the weights and the arguments.
 
-    The weights are a dict like that of `weights.load`, so that they can be changed without compiling again.
+    The weights are a dict like that of `random_tensors`, so that they can be changed without compiling again.
     """
     graphdef, state = nnx.split(model)
     flat = dict(nnx.to_flat_state(state))
