@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_OUT := demo-out
 
-.PHONY: setup demo test lint clean
+.PHONY: setup browser demo test lint clean
 
 setup: $(VENV)/.installed
 
@@ -23,8 +23,14 @@ demo: setup
 	@$(BIN)/ling2-migrate run migration_tests/fixtures/ant_pretrain --upstream 0.2.5 --out $(DEMO_OUT); \
 	  status=$$?; [ $$status -le 1 ] || exit $$status
 
+# The tests of the report page need Chromium; without one they are skipped, and say so.
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  echo "installing Chromium" && { apt-get update && apt-get install --yes --no-install-recommends chromium; } >/dev/null; } || \
+	  echo "no Chromium here: the tests of the report page in a browser are skipped"
+
 # The kernels' tests run JAX in the test process, and its threads do not go with the forks of the codemods' workers.
-test: setup
+test: setup browser
 	$(BIN)/python -m pytest -n 2 --ignore=migration_tests/kernels
 	$(BIN)/python -m pytest -n 2 migration_tests/kernels
 

@@ -79,13 +79,18 @@ def render(data: dict[str, Any], most_inline: int = _MOST_INLINE) -> tuple[str, 
     return page, shards
 
 
-def write(data: dict[str, Any], folder: Path) -> None:
+def write(data: dict[str, Any], folder: Path, most_inline: int = _MOST_INLINE) -> None:
     """Write `report.html` into a folder, with `report-data/` beside it if the report is huge.
+
+    Args:
+        data: the report.
+        folder: where the page goes.
+        most_inline: see `render`.
 
     Raises:
         UserError: `report-data/` holds a file of somebody else's under a name that is needed.
     """
-    page, shards = render(data)
+    page, shards = render(data, most_inline)
     beside = folder / REPORT_FOLDER
     for old in beside.glob("*.js"):
         if is_report(old):
