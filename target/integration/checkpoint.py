@@ -133,7 +133,8 @@ def _record(file: AnchoredFile) -> None:
     )
     load = file.module.function("load_state_if_possible")
     load.branch("step is not None").prepend(
-        "check_ling2_record(epath.Path(checkpoint_manager.directory) / str(step), maxtext_config)"
+        'if getattr(maxtext_config, "decoder_block", None) == DecoderBlockType.LING2:\n'
+        "  check_ling2_record(checkpoint_manager.directory / str(step), maxtext_config)\n"
     )
     load.statement("restored_params = load_params_from_path(...)").insert_before(
         "check_ling2_record(load_parameters_from_path, maxtext_config)"
@@ -502,7 +503,8 @@ def load_state_if_possible(checkpoint_manager, load_parameters_from_path, load_f
   if checkpoint_manager is not None:
     step = latest_step(checkpoint_manager)
     if step is not None:
-      check_ling2_record(epath.Path(checkpoint_manager.directory) / str(step), maxtext_config)
+      if getattr(maxtext_config, "decoder_block", None) == DecoderBlockType.LING2:
+        check_ling2_record(checkpoint_manager.directory / str(step), maxtext_config)
       return checkpoint_manager.restore(step)
   if load_parameters_from_path != "":
     check_ling2_record(load_parameters_from_path, maxtext_config)
