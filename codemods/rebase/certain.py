@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from codemods.rebase.lines import Conflict, split_lines
-from codemods.rebase.tokens import code, comments, merge_tokens, plain
+from codemods.rebase.tokens import code, comments, merge_tokens, plain, sums_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ def resolve(conflict: Conflict, python: bool) -> Resolution | None:
         return answer("formatting", "upstream changed formatting alone", theirs)
     if python and base.strip() and (code(theirs) == code(base) or code(ours) == code(base)):
         merged = merge_tokens(base, ours, theirs)
-        if merged is not None:
+        if merged is not None and sums_up(base, ours, theirs, merged):
             who = "the fork" if code(theirs) == code(base) else "upstream"
             reason = f"{who} changed comments alone, at other places than the other side's change"
             return answer("comments", reason, merged)
@@ -85,26 +84,35 @@ def _spoken(base: str, ours: str, theirs: str, python: bool) -> bool:
 
 
 def _contained(base: str, ours: str, theirs: str) -> bool:
-    """Whether upstream has all that the fork changed: its lines are there, in order, and what it removed is gone."""
+    """Whether upstream has all that the fork changed.
+
+    What the fork added stands, as one piece, in what upstream made of the same place; what the fork took out,
+    upstream took out too and put nothing in its place.
+    """
     b, o, t = ([x.strip() for x in split_lines(v) if x.strip()] for v in (base, ours, theirs))
-    added: list[str] = []
-    removed: list[str] = []
-    for tag, a1, a2, b1, b2 in SequenceMatcher(None, b, t, autojunk=False).get_opcodes():
-        if tag != "equal":
-            removed += b[a1:a2]
-            added += t[b1:b2]
-    if not added and not removed:
+    mine = _edits(b, t)
+    others = _edits(b, o)
+    if not mine:
         return False
-    missing = Counter(removed) - Counter(added)
-    left = Counter(o)
-    if any(left[line] > Counter(t)[line] for line in missing):
-        return False
-    position = 0
-    for line in added:
-        try:
-            position = o.index(line, position) + 1
-        except ValueError:
+    for start, end, block in mine:
+        if not block:
+            if not all(
+                any(c <= k < d and not new for c, d, new in others) for k in range(start, end)
+            ):
+                return False
+        elif not any(
+            c <= start and end <= d and _inside(block, new) for c, d, new in others
+        ) or not any(re.search(r"\w{3}", line) for line in block):
             return False
-    # Lines that say nothing by themselves are no evidence.
-    telling = [line for line in added if re.search(r"\w{3}", line)]
-    return bool(telling) or not added
+    return True
+
+
+def _edits(old: list[str], new: list[str]) -> list[tuple[int, int, list[str]]]:
+    """What changed: a span of the old lines, and the lines in its place."""
+    matcher = SequenceMatcher(None, old, new, autojunk=False)
+    return [(a, b, new[c:d]) for tag, a, b, c, d in matcher.get_opcodes() if tag != "equal"]
+
+
+def _inside(block: list[str], lines: list[str]) -> bool:
+    size = len(block)
+    return any(lines[k : k + size] == block for k in range(len(lines) - size + 1))

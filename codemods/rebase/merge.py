@@ -58,19 +58,16 @@ def _merged(
     parts = merge_lines(base, ours, theirs)
     if not _conflicts(parts):
         return parts, []
-    by_lines = _resolve_all(parts, python, path)
-    if python:
-        settled = settle_imports(by_lines[0])
-        by_lines = settled[0], by_lines[1] + settled[1]
-    if not _conflicts(by_lines[0]) or not python:
-        return by_lines
+    best = _resolve_all(parts, python, path)
+    if not _conflicts(best[0]) or not python:
+        return best
     merged = merge_python(base, ours, theirs)
-    if merged is None:
-        return by_lines
-    by_structure = _resolve_all(merged[0], python, path)
-    settled = settle_imports(by_structure[0])
-    outcome = settled[0], merged[1] + by_structure[1] + settled[1]
-    return outcome if _weight(outcome[0]) <= _weight(by_lines[0]) else by_lines
+    if merged is not None:
+        parts, found = _resolve_all(merged[0], python, path)
+        if _weight(parts) <= _weight(best[0]):
+            best = parts, merged[1] + found
+    parts, found = settle_imports(best[0])
+    return parts, best[1] + found
 
 
 def _read_yaml(text: str) -> list[Item[str]]:

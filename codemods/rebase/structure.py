@@ -19,7 +19,7 @@ from codemods.rebase import sequence
 from codemods.rebase.certain import TWIN, Resolution, resolve
 from codemods.rebase.lines import Conflict, Part, joined, merge_lines
 from codemods.rebase.sequence import Added, Both, Item, Twin
-from codemods.rebase.tokens import code, comments, with_comments
+from codemods.rebase.tokens import code, comments, sums_up, with_comments
 
 _LIKE = 0.6
 
@@ -204,7 +204,7 @@ def _similar(old: Item[Statement], new: Item[Statement]) -> bool:
     if a.node is None or type(a.node) is not type(b.node):
         return False
     if old.key and new.key and old.key != new.key:
-        return False
+        return _origin(a.node) == _origin(b.node) != "" and bool(_bound([old]) & _bound([new]))
     if isinstance(a.node, cst.SimpleStatementLine) and isinstance(b.node, cst.SimpleStatementLine):
         if type(a.node.body[0]) is not type(b.node.body[0]):
             return False
@@ -228,6 +228,9 @@ def _merge_block(
             parts += merge_statement(step.base.value, step.ours.value, step.theirs.value, found)
         elif isinstance(step, Added):
             texts = _text(step.ours), _text(step.theirs)
+            if _bound(step.ours) & _bound(step.theirs):  # one name from two places
+                parts.append(Conflict("", *texts))
+                continue
             found.append(
                 Resolution(
                     "both added",
@@ -246,6 +249,30 @@ def _merge_block(
             texts3 = _text(step.base), _text(step.ours), _text(step.theirs)
             parts += _certain(*texts3, found)
     return parts
+
+
+def _origin(node: cst.CSTNode) -> str:
+    """The module that a `from … import` line names; "" for anything else."""
+    small = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
+    if not isinstance(small, cst.ImportFrom) or isinstance(small.names, cst.ImportStar):
+        return ""
+    return "." * len(small.relative) + _code(small.module)
+
+
+def _bound(items: list[Item[Statement]]) -> set[str]:
+    """Names that import statements bind."""
+    found: set[str] = set()
+    for item in items:
+        line = item.value.node
+        for node in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            if isinstance(node, cst.Import | cst.ImportFrom) and not isinstance(
+                node.names, cst.ImportStar
+            ):
+                for alias in node.names:
+                    name = alias.evaluated_alias or alias.evaluated_name
+                    plain = isinstance(node, cst.Import) and alias.asname is None
+                    found.add(f"import {name}" if plain and "." in name else name)
+    return found
 
 
 def _text(items: list[Item[Statement]]) -> str:
@@ -358,7 +385,7 @@ def merge_expression(base: str, ours: str, theirs: str, *, header: bool = False)
         cst.parse_module(_dedented(result, header))
     except (cst.ParserSyntaxError, UnparsableError):
         return None
-    return result
+    return result if sums_up(base, ours, theirs, result) else None
 
 
 def _first_code_line(text: str) -> str:

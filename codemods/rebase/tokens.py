@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import tokenize
+from collections import Counter
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -99,6 +100,19 @@ def plain(text: str) -> str:
 def words(text: str) -> list[str]:
     """Any text as words and single signs, for comparisons where white space does not count."""
     return _WORDS.findall(text)
+
+
+def sums_up(base: str, ours: str, theirs: str, merged: str) -> bool:
+    """Whether a merged piece of Python has just the tokens that both sides' changes make of the base's."""
+    counts = [Counter(t.text for t in python_tokens(x) or ()) for x in (base, ours, theirs, merged)]
+    b, o, t, m = counts
+    for text in b.keys() | o.keys() | t.keys() | m.keys():
+        if text == ",":
+            continue
+        mine, other = o[text] - b[text], t[text] - b[text]
+        if m[text] not in {b[text] + mine + other, b[text] + mine if mine == other else -1}:
+            return False
+    return True
 
 
 def merge_tokens(base: str, ours: str, theirs: str) -> str | None:

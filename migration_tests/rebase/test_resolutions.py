@@ -1,0 +1,108 @@
+"""Conflicts with one certain answer, and their near neighbours that have none."""
+
+from __future__ import annotations
+
+import pytest
+
+from codemods.rebase.lines import Conflict, render
+from codemods.rebase.merge import merge_text
+
+
+def merged(base: str, ours: str, theirs: str, path: str = "m.py") -> tuple[str | None, list[str]]:
+    """The merged text, None with a conflict; and the kinds of what was resolved."""
+    parts, found = merge_text(path, base, ours, theirs)
+    kinds = [r.kind for r in found]
+    if any(isinstance(p, Conflict) for p in parts):
+        return None, kinds
+    return "".join(p for p in parts if isinstance(p, str)), kinds
+
+
+CERTAIN = [
+    # base, upstream, fork, result, kind
+    ("x = f(a,b)\n", "x = f(a, b)\n", "x = f(a,b,c)\n", "x = f(a, b, c)\n", "formatting"),
+    ("x = f(a,b)\n", "x = f(a,b,c)\n", "x = f(a, b)\n", "x = f(a,b,c)\n", "formatting"),
+    ("x = 1\n", "x = g(1)\ny = 2\n", "x = g(1)\n", "x = g(1)\ny = 2\n", ""),
+    ("x = 1\ny = 2\n", "x = g(1)\nnew()\ny = 3\n", "x = g(1)\ny = 2\n", "x = g(1)\nnew()\ny = 3\n", ""),
+    ("f(a=1)\n", "f(a=1, b=2)\n", "f(a=1, c=3)\n", "f(a=1, b=2, c=3)\n", "different nodes"),
+    ("f(a, k=1)\n", "f(b, k=1)\n", "f(a, k=2)\n", "f(b, k=2)\n", "different nodes"),
+    ("X = ['a']\n", "X = ['a', 'b']\n", "X = ['a', 'c']\n", "X = ['a', 'b', 'c']\n", "different nodes"),
+    ("X = {1: 2}\n", "X = {1: 2, 3: 4}\n", "X = {1: 2, 5: 6}\n", "X = {1: 2, 3: 4, 5: 6}\n", "different nodes"),
+    ("from a import b\n\nb\n", "from a import b, c\n\nb\n", "from a import b, d\n\nb\nd\n",
+     "from a import b, c, d\n\nb\nd\n", "different nodes"),
+    ("import a\n\na.x\n", "import a\nimport b\n\na.x\n", "import a\nimport c\n\na.x\nc.y\n",
+     "import a\nimport b\nimport c\n\na.x\nc.y\n", "both added"),
+    ("class E:\n  A = 1\n\n\nf()\n", "class E:\n  A = 1\n  B = 2\n\n\nf()\n", "class E:\n  A = 1\n  C = 3\n\n\nf()\n",
+     "class E:\n  A = 1\n  B = 2\n  C = 3\n\n\nf()\n", "both added"),
+    ("def f():\n  pass\n", "def f():\n  pass\n\n\ndef g():\n  pass\n", "def f():\n  pass\n\n\ndef h():\n  return 1\n",
+     "def f():\n  pass\n\n\ndef g():\n  pass\n\n\ndef h():\n  return 1\n", "both added"),
+    ("match x:\n  case 1:\n    a()\n", "match x:\n  case 1:\n    a()\n  # new\n", "match x:\n  case 1:\n    b()\n",
+     "match x:\n  case 1:\n    b()\n  # new\n", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "ours", "theirs", "result", "kind"), CERTAIN)
+def test_what_is_certain_is_resolved(
+    base: str, ours: str, theirs: str, result: str, kind: str
+) -> None:
+    text, kinds = merged(base, ours, theirs)
+    assert text == result
+    assert not kind or kind in kinds
+
+
+UNCERTAIN = [
+    ("x = 1\n", "x = 2\n", "x = 3\n"),
+    ("x = 1\ny = 1\n", "x = 2\ny = 1\n", "y = 1\n"),  # changed there, removed here
+    ("x = 1\ny = 1\n", "y = 1\n", "x = 2\ny = 1\n"),
+    ("f(a)\n", "f(a, b)\n", "f(a, c)\n"),  # by position
+    ("def f(a):\n  pass\n", "def f(a, b=1):\n  pass\n", "def f(a, c=1):\n  pass\n"),
+    ("def f():\n  a()\n", "def f():\n  a()\n  b()\n", "def f():\n  a()\n  c()\n"),  # in order
+    ("X = ('a',)\n", "X = ('a', 'b')\n", "X = ('a', 'c')\n"),  # a tuple may be unpacked
+    ("from a import b\n\nb\n", "from x import b\n\nb\n", "from y import b\n\nb\n"),
+    ("x = 1\n", "if t:\n  x = g(2)\n", "x = g(1)\n"),
+    ("z = 1\n", "z = 1\n\n\nclass C:\n  a = 1\n", "class C:\n  a = 2\n\n\nz = 1\n"),  # twice
+    ("x = 1  # one\n", "x = 2  # two\n", "x = 1  # uno\n"),
+]
+
+
+@pytest.mark.parametrize(("base", "ours", "theirs"), UNCERTAIN)
+def test_what_is_not_certain_is_a_conflict(base: str, ours: str, theirs: str) -> None:
+    assert merged(base, ours, theirs)[0] is None
+
+
+def test_entries_of_a_yaml_file() -> None:
+    base = "a: 1\nb: 2\n"
+    ours, theirs = base + "# up\nc: 3\n", base + "# fork\nd:\n  - 4\n  - 5\n"
+    assert merged(base, ours, theirs, "base.yml") == (
+        base + "# up\nc: 3\n# fork\nd:\n  - 4\n  - 5\n",
+        ["different entries"],
+    )
+    assert merged(base, base + "c: 3\n", base + "c: 4\n", "base.yml")[0] is None
+    same = merged(base, base + "# x\nc: 3\nd: 4\n", base + "# y\nc: 3\ne: 5\n", "base.yml")
+    assert same == (base + "# x\nc: 3\nd: 4\ne: 5\n", ["different entries", "comments"])
+    twice = merged(
+        "a: 1\nm: 1\nz: 1\n", "a: 1\nk: 2\nm: 1\nz: 1\n", "a: 1\nm: 1\nz: 1\nk: 3\n", "x.yml"
+    )
+    assert twice[0] is None
+
+
+def test_a_conflict_is_as_small_as_the_statements() -> None:
+    base = "def f(x):\n  a = 1\n  b = 2\n  c = 3\n  return a\n"
+    ours = base.replace("b = 2", "b = 20").replace("a = 1", "a = one()")
+    theirs = base.replace("b = 2", "b = 200").replace("c = 3", "c = three()")
+    parts, _ = merge_text("m.py", base, ours, theirs)
+    (conflict,) = [p for p in parts if isinstance(p, Conflict)]
+    assert (conflict.ours, conflict.base, conflict.theirs) == (
+        "  b = 20\n",
+        "  b = 2\n",
+        "  b = 200\n",
+    )
+    text = render(parts, "upstream", "fork")
+    assert "  a = one()\n<<<<<<< upstream\n  b = 20\n||||||| base\n" in text
+    assert ">>>>>>> fork\n  c = three()\n" in text
+
+
+def test_text_of_other_kinds_is_merged_by_lines() -> None:
+    base = "one\ntwo\nthree\n"
+    assert merged(base, "one\ntwo\n3\n", "1\ntwo\nthree\n", "a.md") == ("1\ntwo\n3\n", [])
+    assert merged(base, "one\n2\nthree\n", "one\nzwei\nthree\n", "a.md")[0] is None
+    assert merged("a  b\n", "a  b \n", "a  c\n", "a.md")[0] == "a  c\n"
