@@ -27,7 +27,7 @@ from codemods.rebase.left import Site, listed, unresolved
 from codemods.rebase.lines import Conflict
 from codemods.rebase.plan import Branch, carried_before, check_name, commits
 from codemods.rebase.replay import Replay, Step
-from codemods.rebase.store import SUBMODULE, Entry, GitError, Store, Tree, git
+from codemods.rebase.store import SUBMODULE, Entry, GitError, Store, Tree, common_folder, git
 from codemods.rebase.transform import Transformer, map_for, write_tree
 
 _META = ".git/ling2-migrate"
@@ -525,6 +525,9 @@ def _prepare_repository(repository: Path, branch: Branch, name: str) -> None:
         except GitError:
             continue
         git(repository, "config", key, value)
+    known = common_folder(branch.source) / "rr-cache"
+    if known.is_dir():  # resolutions that git remembers
+        shutil.copytree(known, repository / ".git/rr-cache")
     info = repository / ".git/info"
     info.mkdir(exist_ok=True)
     (info / "exclude").write_text("/rebase-report.*\n", encoding="utf-8")
