@@ -13,7 +13,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from codemods import __version__
@@ -314,7 +314,8 @@ def _hold_rest(
         elif any(_meet(row, h) for h in made.get(row["file"], ())):
             continue
         else:
-            named = sorted(p for p in kept if _names(p) & set(_TOKEN.findall(row["old"])))
+            said = set(_named(row["old"]))
+            named = [p for p in sorted(kept) if len(kept) == 1 or _names(p) & said]
             who = f"`{named[0]}` stays" if named else "files stay"
             verdict.why = f"{who} in place, so this stays as it was"
         verdict.status = "held"
@@ -356,7 +357,7 @@ def _finish(
     left: list[Row] = []
     for row in data["files"]:
         if row["new"] != row["path"] and verdicts[row["id"]].status != "accepted":
-            left.append(_left_move(row, verdicts[row["id"]]))
+            left.append(_left_move(row, verdicts[row["id"]], migration.edits))
     for row in data["hunks"]:
         if verdicts[row["id"]].status != "accepted":
             left.append(_left_hunk(row, verdicts[row["id"]], moved))
@@ -399,7 +400,7 @@ def _forget_old_names(data: Row, migration: Migration) -> None:
         result.sites = [s for s in result.sites if stays(s)]
 
 
-def _left_move(row: Row, verdict: _Verdict) -> Row:
+def _left_move(row: Row, verdict: _Verdict, made: list[Finding]) -> Row:
     return {
         "id": row["id"],
         "kind": "move",
@@ -407,8 +408,29 @@ def _left_move(row: Row, verdict: _Verdict) -> Row:
         "file": row["path"],
         "new": row["new"],
         "rules": [row["rule"]] if row["rule"] else [],
-        "why": verdict.why,
+        "why": "; ".join(filter(None, (verdict.why, _still_renamed(row, made)))),
     }
+
+
+def _still_renamed(row: Row, made: list[Finding]) -> str:
+    """Which edits call a file that kept its name by the new one, as a configuration is called by a model's name."""
+    old, new = PurePosixPath(row["path"]).stem, PurePosixPath(row["new"] or row["path"]).stem
+    if old == new:
+        return ""
+    calls = [
+        e
+        for e in made
+        if e.rule[:3] in ("REN", "CFG", "TXT")
+        and old in _NAME.findall(e.before)
+        and new in _NAME.findall(e.after or "")
+    ]
+    if not calls:
+        return ""
+    places = f"{len(calls)} places" if len(calls) > 1 else "1 place"
+    return f"{places} that were changed say `{new}` for `{old}` ({calls[0].file}:{calls[0].line})"
+
+
+_NAME = re.compile(r"[A-Za-z0-9_]+")
 
 
 def _left_hunk(row: Row, verdict: _Verdict, moved: Mapping[str, str]) -> Row:

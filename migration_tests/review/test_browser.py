@@ -162,6 +162,17 @@ def test_filters(opened: Opened, made: Run) -> None:
     assert opened.page.locator("article.row.accepted").count() == rows.count() == 2
 
 
+def test_counts(opened: Opened, made: Run) -> None:
+    opened.page.click("#counts summary")
+    table = opened.page.locator("#tables")
+    scripts = [i for i in (*made.data["hunks"], *made.data["sites"]) if i["file"].endswith(".sh")]
+    assert table.locator("li", has_text=".sh").inner_text().split() == [".sh", str(len(scripts))]
+    table.locator("button", has_text="CFG001").click()
+    assert opened.page.locator("#rule").input_value() == "CFG001"
+    assert opened.page.locator("article.row").count() == 1
+    assert table.locator("li", has_text=".yml").inner_text().split() == [".yml", "1"]
+
+
 def test_the_same_change_is_one_row(opened: Opened, made: Run) -> None:
     opened.choose("rule", "IMP001")
     row = opened.rows("×30 the same change").or_(opened.rows("×31 the same change")).first
@@ -364,6 +375,8 @@ def test_accessibility(opened: Opened, scheme: Any) -> None:
     opened.page.locator("details summary").first.click()
     assert not violations(opened.page)
     opened.page.click("#view")
+    opened.page.click("#counts summary")
+    assert not violations(opened.page)
     opened.page.click("#help")
     assert not violations(opened.page)
 

@@ -116,6 +116,15 @@ def test_a_rejected_move_keeps_imports_and_paths_right(small: Run) -> None:
     }
 
 
+def test_a_file_that_keeps_a_name_that_others_give_up(small: Run) -> None:
+    path = "src/MaxText/configs/models/al_model.yml"
+    stays = next(row["id"] for row in small.moves if row["path"] == path)
+    applied = small.apply(lambda name: "rejected" if name == stays else "accepted")
+    assert path in tree(applied.migration)
+    row = next(row for row in applied.data["left"] if row["id"] == stays)
+    assert "say `ling2` for `al_model` (run.sh:1)" in row["why"]
+
+
 def test_a_set_stands_or_falls_together(small: Run) -> None:
     """A class and the import of it in another file are one set, and one rejection rejects both."""
     name = next(h["id"] for h in small.data["hunks"] if "class ALGenericLayer" in h["old"])

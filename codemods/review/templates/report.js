@@ -106,15 +106,25 @@
       if (name !== without && filters[name] && !words[name](item).includes(filters[name])) return false;
     return !filters.search || textOf(item).includes(filters.search) || noteOf(item).toLowerCase().includes(filters.search);
   }
-  function options(name, title) {
+  /* How many entries there are for each choice of a filter, the other filters as they are. */
+  function facet(name) {
     const counts = new Map();
     for (const item of items) if (matches(item, name)) for (const word of words[name](item)) counts.set(word, (counts.get(word) || 0) + 1);
     if (filters[name] && !counts.has(filters[name])) counts.set(filters[name], 0);
-    const select = $(name);
-    const list = [...counts].sort((a, b) => a[0] < b[0] ? -1 : 1);
-    select.replaceChildren(make("option", {value: ""}, title),
-      ...list.map(([word, count]) => make("option", {value: word, selected: word === filters[name]}, `${word} (${count})`)));
-    select.value = filters[name];
+    return [...counts].sort((a, b) => a[0] < b[0] ? -1 : 1);
+  }
+  function options(name, title) {
+    $(name).replaceChildren(make("option", {value: ""}, title),
+      ...facet(name).map(([word, count]) => make("option", {value: word}, `${word} (${count})`)));
+    $(name).value = filters[name];
+  }
+  function counts() {
+    if (!$("counts").open) return;
+    $("tables").replaceChildren(...[["rule", "Rules"], ["type", "File types"], ["folder", "Folders"]].map(([name, title]) => {
+      const list = facet(name).sort((a, b) => b[1] - a[1]);
+      return make("div", {}, make("h3", {}, title), make("ul", {}, ...list.map(([word, count]) => make("li", {},
+        make("button", {type: "button", class: "plain", on: {click: () => { $(name).value = word; filter(name, word); }}}, word), make("span", {}, count.toLocaleString("en"))))));
+    }));
   }
   const TITLES = {rule: "all rules", tier: "all tiers", folder: "all folders", type: "all types", state: "all states"};
 
@@ -186,6 +196,7 @@
     const first = rows.find(row => row.type === "item");
     if (first && first.node) first.node.tabIndex = 0;
     for (const name of Object.keys(words)) options(name, TITLES[name]);
+    counts();
     progress();
   }
   function progress() {
@@ -434,6 +445,7 @@
     rebuild();
     say("All entries shown.");
   });
+  $("counts").addEventListener("toggle", counts);
   $("view").addEventListener("click", side);
   $("help").addEventListener("click", () => $("keys").showModal());
   const changes = () => shown.filter(item => item.k !== "site");
