@@ -21,8 +21,8 @@ CHECKPOINTING = "maxtext/common/checkpointing.py"
 MODEL_CREATION = "maxtext/utils/model_creation_utils.py"
 MAXTEXT_UTILS = "maxtext/utils/maxtext_utils.py"
 
-_UTILS = "from maxtext.checkpoint_conversion.utils import"
-_MAPPING = f"{_UTILS} ling2_mapping"
+_UTILS = "maxtext.checkpoint_conversion.utils"
+_MAPPING = f"from {_UTILS} import ling2_mapping"
 _IDS = {"ling2": "local/ling2", "ling2-1t": "inclusionAI/Ling-2.5-1T"}
 _CHECK = '''
 def check_ling2_record(checkpoint_path, config):
@@ -71,8 +71,8 @@ def _mappings(file: AnchoredFile) -> None:
     ):
         entries = file.module.assignment(registry)
         for name in MODEL_NAMES:
-            entries.add(f'"{name}": ling2_mapping.{function}')
-    file.add_import(_MAPPING)
+            entries.add(f'"{name}": {function}')
+        file.add_import(f"from {_UTILS}.ling2_mapping import {function}")
 
 
 def _shapes(file: AnchoredFile) -> None:
@@ -87,7 +87,7 @@ def _hf_configs(file: AnchoredFile) -> None:
     configs = file.module.assignment("HF_MODEL_CONFIGS")
     for name in MODEL_NAMES:
         configs.add(f'"{name}": ling2_hf_config.of_model("{name}")')
-    file.add_import(f"{_UTILS} ling2_hf_config")
+    file.add_import(f"from {_UTILS} import ling2_hf_config")
 
 
 def _stacking(file: AnchoredFile) -> None:
@@ -243,17 +243,18 @@ HOOK_FNS = {
 """,
                     after="""\
 import numpy as np
-from maxtext.checkpoint_conversion.utils import ling2_mapping
+from maxtext.checkpoint_conversion.utils.ling2_mapping import LING2_MAXTEXT_TO_HF_PARAM_MAPPING
+from maxtext.checkpoint_conversion.utils.ling2_mapping import LING2_MAXTEXT_TO_HF_PARAM_HOOK_FN
 
 PARAM_MAPPING = {
     "gemma2-2b": GEMMA2_MAXTEXT_TO_HF_PARAM_MAPPING,
-    "ling2": ling2_mapping.LING2_MAXTEXT_TO_HF_PARAM_MAPPING,
-    "ling2-1t": ling2_mapping.LING2_MAXTEXT_TO_HF_PARAM_MAPPING,
+    "ling2": LING2_MAXTEXT_TO_HF_PARAM_MAPPING,
+    "ling2-1t": LING2_MAXTEXT_TO_HF_PARAM_MAPPING,
 }
 HOOK_FNS = {
     "gemma2-2b": GEMMA2_MAXTEXT_TO_HF_PARAM_HOOK_FN,
-    "ling2": ling2_mapping.LING2_MAXTEXT_TO_HF_PARAM_HOOK_FN,
-    "ling2-1t": ling2_mapping.LING2_MAXTEXT_TO_HF_PARAM_HOOK_FN,
+    "ling2": LING2_MAXTEXT_TO_HF_PARAM_HOOK_FN,
+    "ling2-1t": LING2_MAXTEXT_TO_HF_PARAM_HOOK_FN,
 }
 """,
                 ),

@@ -12,7 +12,12 @@ from flax import nnx
 from maxtext.checkpoint_conversion.utils import ling2_params
 from maxtext.checkpoint_conversion.utils.hf_model_configs import HF_MODEL_CONFIGS
 from maxtext.checkpoint_conversion.utils.hf_shape import HF_SHAPE
-from maxtext.checkpoint_conversion.utils.param_mapping import HOOK_FNS, PARAM_MAPPING
+from maxtext.checkpoint_conversion.utils.param_mapping import (
+    HOOK_FNS,
+    LING2_MAXTEXT_TO_HF_PARAM_HOOK_FN,
+    LING2_MAXTEXT_TO_HF_PARAM_MAPPING,
+    PARAM_MAPPING,
+)
 from maxtext.utils import model_creation_utils
 from maxtext.utils.globals import HF_IDS, MAXTEXT_CONFIGS_DIR
 
@@ -56,6 +61,8 @@ def test_registered() -> None:
     for model in MODELS:
         assert {model} <= set(PARAM_MAPPING) & set(HOOK_FNS) & set(HF_IDS)
         assert {model} <= set(HF_SHAPE) & set(HF_MODEL_CONFIGS)
+    assert PARAM_MAPPING["ling2"] is LING2_MAXTEXT_TO_HF_PARAM_MAPPING
+    assert HOOK_FNS["ling2"] is LING2_MAXTEXT_TO_HF_PARAM_HOOK_FN
     config = HF_MODEL_CONFIGS["ling2"].to_dict()
     assert config["architectures"] == ["BailingMoeV2_5ForCausalLM"]
     assert config["layer_group_size"] == 5
