@@ -426,7 +426,8 @@ class Session:
         self._check_out(step.tree, parents[0])
         lines: list[str] = []
         for conflict in step.conflicts:
-            lines.append(f"0 {'0' * 40}\t{conflict.path}\0")
+            zero = "0" * len(step.commit)
+            lines.append(f"0 {zero}\t{conflict.path}\0")
             stages = (conflict.base, conflict.ours, conflict.theirs)
             for stage, entry in enumerate(stages, 1):
                 if entry is not None:

@@ -283,3 +283,42 @@ def test_upstream_deleted_and_the_fork_changed(carry: Callable[..., Ran], tmp_pa
         check=True,
     ).stdout
     assert status.startswith("DU ")
+
+
+def test_a_file_where_upstream_has_a_folder(carry: Callable[..., Ran], tmp_path: Path) -> None:
+    repo = moved(tmp_path / "repo")
+    repo.commit("a file", {"tools": "text\n"})
+    repo.git("checkout", "-q", "upstream")
+    repo.commit("a folder", {"tools/run.sh": "exit 0\n"})
+    repo.git("checkout", "-q", "fork")
+    ran = carry(repo.root)
+    assert ran.status == 1, ran.err
+    assert b"tools: a file on one side has the name of a folder on the other" in ran.out
+    assert (tmp_path / "work/tools/run.sh").is_file()
+
+
+def test_dump_hooks_of_the_fork_are_dropped_with_the_reason(
+    carry: Callable[..., Ran], tmp_path: Path
+) -> None:
+    repo = moved(tmp_path / "repo")
+    hooks = (
+        "def dump_tensor(name, x, layer=None):\n  return x\n\n\n"
+        "def dumpable(target=None, *, name=None):\n  return target\n"
+    )
+    own = "from MaxText.utils.argus_utils import dump_tensor\n\n\ndef f(x):\n  dump_tensor('x', x)\n  return x + 1\n"
+    repo.commit("hooks", {"src/MaxText/utils/argus_utils.py": hooks, "src/MaxText/own.py": own})
+    repo.commit("more", {"src/MaxText/own.py": own.replace("x + 1", "x + 2")})
+    ran = carry(repo.root)
+    assert (ran.status, ran.err) == (0, "")
+    assert repo.show("new", "src/maxtext/own.py").strip() == "def f(x):\n  return x + 2"
+    assert not [p for p in repo.tree("new") if "argus" in p]
+    assert b"dropped src/MaxText/utils/argus_utils.py:1 the dump hooks stay out" in ran.out
+    assert result(repo) == RIGHT
+
+
+def test_a_bare_repository(carry: Callable[..., Ran], tmp_path: Path) -> None:
+    repo = moved(tmp_path / "repo")
+    bare = tmp_path / "bare.git"
+    subprocess.run(["git", "clone", "-q", "--bare", str(repo.root), str(bare)], check=True)
+    assert carry(bare, "--from", "fork").status == 0
+    assert result(Repo(bare)) == RIGHT
