@@ -137,12 +137,13 @@ def _resolve_all(parts: list[Part], python: bool, path: str) -> tuple[list[Part]
                 out.append(piece)
                 continue
             resolved = resolve(piece, python)
-            several = [resolved] if resolved is not None else []
-            if not several and path.endswith((".yml", ".yaml")):
-                several = _merge_yaml(piece)
-            if several:
-                found += several
-                out.append(several[0].result)
+            if resolved is not None:
+                found.append(resolved)
+                out.append(resolved.result)
+            elif path.endswith((".yml", ".yaml")):
+                entries, more = _merge_yaml(piece)
+                out += entries
+                found += more
             else:
                 out.append(piece)
     return joined(out), found
@@ -206,14 +207,15 @@ def _open(items: list[Item[str]]) -> bool:
     return last.partition(" #")[0].rstrip().endswith((":", "|", ">"))
 
 
-def _merge_yaml(conflict: Conflict) -> list[Resolution]:
-    """Merge entries of a mapping by key; the first resolution is the whole, the others are parts of it."""
+def _merge_yaml(conflict: Conflict) -> tuple[list[Part], list[Resolution]]:
+    """Merge a piece of a mapping entry by entry; what stays in conflict are single entries."""
+    whole: tuple[list[Part], list[Resolution]] = ([conflict], [])
     base, ours, theirs = (_yaml_items(x) for x in (conflict.base, conflict.ours, conflict.theirs))
     if base is None or ours is None or theirs is None:
-        return []
+        return whole
     if any(_open(items) for items in (base, ours, theirs)):
-        return []
-    out: list[str] = []
+        return whole
+    out: list[Part] = []
     twins: list[Resolution] = []
     for step in sequence.merge(base, ours, theirs):
         if isinstance(step, Item):
@@ -221,25 +223,42 @@ def _merge_yaml(conflict: Conflict) -> list[Resolution]:
         elif isinstance(step, Added):
             out += [i.value for i in (*step.ours, *step.theirs)]
         elif isinstance(step, Twin):
-            pair = step.ours.value, step.theirs.value
-            twins.append(Resolution("comments", TWIN, "", *pair, pair[0]))
-            out.append(pair[0])
+            out.append(_twin(step.ours, step.theirs, twins))
         elif isinstance(step, Both):
-            b, o, t = step.base.value, step.ours.value, step.theirs.value
-            if step.theirs.same == step.base.same or o == t:
-                out.append(o)
-            elif step.ours.same == step.base.same:
-                out.append(t)
-            else:
-                parts = merge_lines(b, o, t)
-                if _conflicts(parts):
-                    return []
-                out += [p for p in parts if isinstance(p, str)]
-        elif isinstance(step, Clash):
-            return []
-    keys = Counter(i.key for x in [_yaml_items("".join(out))] for i in x or () if i.key)
+            out += merge_lines(step.base.value, step.ours.value, step.theirs.value)
+        elif step.base:
+            texts = ("".join(i.value for i in v) for v in (step.base, step.ours, step.theirs))
+            out.append(Conflict(*texts))
+        else:
+            out += _by_key(step, twins)
+    text = "".join(p.ours or p.theirs if isinstance(p, Conflict) else p for p in out)
+    keys = Counter(i.key for i in _yaml_items(text) or () if i.key)
     if any(n > 1 for n in keys.values()):
-        return []
+        return whole
+    if _conflicts(out):
+        return out, twins
     reason = "both sides changed different entries of the mapping"
-    texts = conflict.base, conflict.ours, conflict.theirs
-    return [Resolution("different entries", reason, *texts, "".join(out)), *twins]
+    sides = conflict.base, conflict.ours, conflict.theirs
+    return out, [Resolution("different entries", reason, *sides, text), *twins]
+
+
+def _twin(ours: Item[str], theirs: Item[str], found: list[Resolution]) -> str:
+    found.append(Resolution("comments", TWIN, "", ours.value, theirs.value, ours.value))
+    return ours.value
+
+
+def _by_key(clash: Clash[str], twins: list[Resolution]) -> list[Part]:
+    """Entries that both sides added in one place: in conflict are those of one key with two values."""
+    others = {i.key: i for i in clash.theirs if i.key}
+    out: list[Part] = []
+    for item in clash.ours:
+        other = others.pop(item.key, None)
+        if other is None or other.same == item.same:
+            out.append(item.value)
+        elif other.core == item.core:
+            out.append(_twin(item, other, twins))
+        else:
+            out.append(Conflict("", item.value, other.value))
+    known = {i.same for i in clash.ours}
+    rest = [i.value for i in clash.theirs if (i.key in others if i.key else i.same not in known)]
+    return [*out, *rest]

@@ -79,6 +79,8 @@ def test_entries_of_a_yaml_file() -> None:
     assert merged(base, base + "c: 3\n", base + "c: 4\n", "base.yml")[0] is None
     same = merged(base, base + "# x\nc: 3\nd: 4\n", base + "# y\nc: 3\ne: 5\n", "base.yml")
     assert same == (base + "# x\nc: 3\nd: 4\ne: 5\n", ["different entries", "comments"])
+    both = merge_text("base.yml", "", "# head\na: 1\nb: 2\nc: 3\n", "# head\na: 1\nb: 4\nd: 5\n")[0]
+    assert both == ["# head\na: 1\n", Conflict("", "b: 2\n", "b: 4\n"), "c: 3\nd: 5\n"]
     twice = merged(
         "a: 1\nm: 1\nz: 1\n", "a: 1\nk: 2\nm: 1\nz: 1\n", "a: 1\nm: 1\nz: 1\nk: 3\n", "x.yml"
     )
