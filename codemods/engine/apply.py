@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import re
-import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from codemods.engine import report
 from codemods.engine.discover import discover
 from codemods.engine.edits import Edit, line_starts
 from codemods.engine.edits import apply as make_edits
-from codemods.engine.hunks import Hunk, HunkSet, find_hunks
+from codemods.engine.hunks import Hunk, HunkSet, find_hunks, parse_fragment
 from codemods.engine.keeping import blocked_by
 from codemods.engine.project import Options
 from codemods.engine.rewrite import PYTHON_SUFFIXES, Finding
@@ -470,10 +469,7 @@ def _named(text: str) -> Iterator[str]:
         while "." in token and "/" not in token:
             token = token.rpartition(".")[0]
             yield token
-    try:
-        tree = ast.parse(textwrap.dedent(text))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    for node in ast.walk(tree):
+    tree = parse_fragment(text)
+    for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -11,6 +11,7 @@ import ast
 import hashlib
 import re
 import textwrap
+import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -285,9 +286,8 @@ def _join_removed_imports(union: _Union, hunks: list[Hunk], numbers: list[int]) 
 
 def _bound(source: str) -> set[str]:
     """The names that import statements bind, as far as they parse."""
-    try:
-        tree = ast.parse(textwrap.dedent(source))
-    except (SyntaxError, ValueError):
+    tree = parse_fragment(source)
+    if tree is None:
         return _words(source) - {"import", "from", "as"}
     return {
         (alias.asname or alias.name).split(".")[0]
@@ -295,6 +295,16 @@ def _bound(source: str) -> set[str]:
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for alias in node.names
     }
+
+
+def parse_fragment(text: str) -> ast.Module | None:
+    """The tree of some lines of a Python file, whatever their indentation; None if they are no statements."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(textwrap.dedent(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def _words(text: str) -> set[str]:

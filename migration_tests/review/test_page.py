@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,6 +24,7 @@ HOSTILE = {
         "TEXT = '<b onclick=alert(1)>&amp;</b>\u2028'\n"
     ),
     "tools/q'uo\"te\n<b>.py": "from MaxText import max_utils\n",
+    os.fsdecode(b"tools/caf\xe9.py"): "from MaxText import max_utils\n",
     "tools/long.py": f"from MaxText import max_utils; x = '{'y' * 1_000_000}'\n",
     "tools/long.sh": f"echo {'z' * 1_000_000}; python3 -m MaxText.train {'w' * 100_000}\n",
     "tools/binary.py": b"from MaxText import max_utils\n\0\n",
@@ -68,7 +70,7 @@ def test_hostile_text_stays_text(hostile: Any) -> None:
     assert "img" not in found.tags
     assert "b" not in found.tags
     main, bodies = (json.loads(text) for attrs, text in found.scripts if "id" in attrs)
-    assert "tools/q'uo\"te\n<b>.py" in {item["f"] for item in main["items"]}
+    assert {"tools/q'uo\"te\n<b>.py", "tools/caf\udce9.py"} <= {item["f"] for item in main["items"]}
     line = "from MaxText import max_utils  # </script><script>window.broken = 1</script> <!-- <img src=x>"
     assert line in {"".join(part[1::2]) for body in bodies if len(body) == 3 for part in body[1]}
 
@@ -145,6 +147,13 @@ def test_files_beside_the_page(hostile: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"0\.js: this name is needed"):
         page.write(hostile, tmp_path, most_inline=2000)
     assert own.read_text(encoding="utf-8") == "mine"
+
+
+def test_paths_that_are_no_text(hostile: Any, tmp_path: Path) -> None:
+    page.write(hostile, tmp_path)
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "tools/caf\\udce9.py" in html
+    assert json.loads(report.as_json(hostile)) == hostile
 
 
 def test_no_changes_at_all(tmp_path: Path) -> None:

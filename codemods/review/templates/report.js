@@ -122,7 +122,7 @@
     if (!$("counts").open) return;
     $("tables").replaceChildren(...[["rule", "Rules"], ["type", "File types"], ["folder", "Folders"]].map(([name, title]) => {
       const list = facet(name).sort((a, b) => b[1] - a[1]);
-      return make("div", {}, make("h3", {}, title), make("ul", {}, ...list.map(([word, count]) => make("li", {},
+      return make("div", {}, make("h2", {}, title), make("ul", {}, ...list.map(([word, count]) => make("li", {},
         make("button", {type: "button", class: "plain", on: {click: () => { $(name).value = word; filter(name, word); }}}, word), make("span", {}, count.toLocaleString("en"))))));
     }));
   }
