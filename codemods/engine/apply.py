@@ -97,12 +97,12 @@ def apply(
     found = find_hunks(migration.checkout.root, migration.results)
     _align(found, keys)
     chosen = _chosen(data, keys, verdicts, found, any_moved=len(kept) < len(moves))
-    _take(migration, found, chosen)
+    broken = _take(migration, found, chosen)
     if data["request"]["format"]:
         from codemods.engine.formatting import format_touched
 
         format_touched(migration)
-    _hold_rest(data, verdicts, kept, chosen, found)
+    _hold_rest(data, verdicts, kept, chosen, broken, found)
     return _finish(data, decisions, migration, found, chosen, verdicts, kept)
 
 
@@ -251,9 +251,14 @@ def _chosen(
 
 def _take(
     migration: Migration, found: tuple[list[Hunk], list[HunkSet]], chosen: list[bool]
-) -> None:
-    """Leave only the chosen sets' edits in the migration; `chosen` loses what would not compile."""
+) -> set[int]:
+    """Leave only the chosen sets' edits in the migration; `chosen` loses what would not compile.
+
+    Returns:
+        The sets that it lost.
+    """
     hunks, _ = found
+    broken: set[int] = set()
     by_file: dict[str, list[Hunk]] = {}
     for hunk in hunks:
         by_file.setdefault(hunk.file, []).append(hunk)
@@ -275,10 +280,12 @@ def _take(
             for hunk in by_file[path]:
                 if chosen[hunk.set]:
                     chosen[hunk.set] = False
+                    broken.add(hunk.set)
                     waiting |= {h.file for h in hunks if h.set == hunk.set}
             waiting.add(path)
             continue
         result.edits, result.data = taken, encoding.encode(new) if taken else None
+    return broken
 
 
 def _compiles(text: str, path: str) -> bool:
@@ -296,25 +303,28 @@ def _hold_rest(
     verdicts: Mapping[str, _Verdict],
     kept: set[str],
     chosen: list[bool],
+    broken: set[int],
     found: tuple[list[Hunk], list[HunkSet]],
 ) -> None:
     """Find what was accepted and yet not made, and say why. What was made otherwise, for a kept file, is made."""
-    there = {h.id: chosen[h.set] for h in found[0]}
+    there = {h.id: h.set for h in found[0]}
     made: dict[str, list[Hunk]] = {}
     for hunk in found[0]:
         if chosen[hunk.set]:
             made.setdefault(hunk.file, []).append(hunk)
     for row in data["hunks"]:
         verdict = verdicts[row["id"]]
-        if verdict.status != "accepted" or there.get(row["id"]):
+        number = there.get(row["id"])
+        if verdict.status != "accepted" or (number is not None and chosen[number]):
             continue
-        if row["id"] in there:
-            verdict.why = "with only a part of the changes the file would not compile"
+        if number in broken:
+            verdict.why = "with only a part of its changes a file would not compile"
+        elif number is not None:
+            verdict.why = "with files that stay in place, this hangs on what was not accepted"
         elif any(_meet(row, h) for h in made.get(row["file"], ())):
             continue
         else:
-            said = set(_named(row["old"]))
-            named = [p for p in sorted(kept) if len(kept) == 1 or _names(p) & said]
+            named = [p for p in sorted(kept) if len(kept) == 1 or _says(row["old"], p)]
             who = f"`{named[0]}` stays" if named else "files stay"
             verdict.why = f"{who} in place, so this stays as it was"
         verdict.status = "held"
@@ -330,10 +340,12 @@ def _meet(row: Row, hunk: Hunk) -> bool:
 _TOKEN = re.compile(r"[\w./]*\w")
 
 
-def _names(path: str) -> set[str]:
-    """What may be said of a file in text: its path, its name, its module."""
-    dotted = module_name(canonical(path))
-    return {path, path.rpartition("/")[2], dotted, dotted.rpartition(".")[2]}
+def _says(text: str, path: str) -> bool:
+    """Whether a text names a file, or the module in it."""
+    module = module_name(canonical(path)).rpartition(".")[2]
+    return path.rpartition("/")[2] in text or (
+        path.endswith(".py") and module in _NAME.findall(text)
+    )
 
 
 # The report of it ---------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from codemods.engine import hunks as hunks_module
 from codemods.engine.hunks import find_hunks
 from codemods.engine.keeping import blocked_by
 from migration_tests.review.trees import PIECES, Run, check_applied, dangling, run, tree
@@ -153,6 +154,32 @@ def test_dump_hooks_fall_with_their_import(small: Run) -> None:
         r for r in applied.data["left"] if "import dump_tensor, dumpable" in r.get("old", "")
     )
     assert "`MaxText.utils.argus_utils` is not in the output now" in row["why"]
+
+
+def test_what_would_not_compile_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were hunks not tied, a choice could leave half a statement; then the file's changes are held back."""
+    for name in ("_join_groups", "_join_removed_imports", "_join_topics"):
+        monkeypatch.setattr(hunks_module, name, lambda *arguments: None)
+    text = (
+        "from MaxText import max_utils\n"
+        "try:\n  from MaxText.utils.argus_utils import dump_tensor\n"
+        "except ImportError:  # outside\n  def dump_tensor(name, value):\n    return value\n\n\n"
+        "def f(x):\n  dump_tensor('x', x)\n  return max_utils.VALUE\n"
+    )
+    made = run(tmp_path, {**PIECES, "tools/x.py": text})
+    hook = next(h for h in made.data["hunks"] if h["old"].startswith("try:"))
+    other = next(h for h in made.data["hunks"] if "except ImportError" in h["old"])
+    assert made.data["sets"] == [] or hook["set"] is None
+    applied = made.apply(lambda name: "rejected" if name == hook["id"] else "accepted")
+    after = tree(applied.migration)
+    assert after["tools/x.py"] == text.encode()
+    left = {row["id"]: row for row in applied.data["left"]}
+    assert left[hook["id"]]["status"] == "rejected"
+    assert left[other["id"]]["status"] == "held"
+    assert "a file would not compile" in left[other["id"]]["why"]
+    assert {row["file"] for row in left.values()} == {"tools/x.py"}
 
 
 def test_hunks_cover_all_edits_with_whole_lines(fixture: Run) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from codemods.engine import report
 from codemods.engine.apply import Applied, apply
 from codemods.engine.run import Migration, Settings, migrate
+from codemods.engine.source import decode
 from codemods.maps.symbols import module_name
 from migration_tests.support import UPSTREAM, write_files
 
@@ -143,11 +144,17 @@ def check_applied(made: Run, applied: Applied, choose: Callable[[str], str | Non
         new = places.get(path, path)
         if new is None:
             continue
-        text, parts, position = (made.root / path).read_bytes().decode("utf-8"), [], 0
-        for edit in (e for e in data["edits"] if e["file"] == path):
+        data_there = (made.root / path).read_bytes()
+        edits = [e for e in data["edits"] if e["file"] == path]
+        if not edits:
+            expected[new] = data_there
+            continue
+        text, encoding = decode(data_there, path.endswith(".py"))
+        parts, position = [], 0
+        for edit in edits:
             parts += [text[position : edit["start"]], edit["after"]]
             position = edit["end"]
-        expected[new] = "".join([*parts, text[position:]]).encode()
+        expected[new] = encoding.encode("".join([*parts, text[position:]]))
     assert after == expected
 
     # Exactly the rest is left.
