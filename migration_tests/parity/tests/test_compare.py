@@ -1,0 +1,306 @@
+"""Figures, dumps, specifications, and what is said when something cannot be compared."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from codemods.errors import UserError
+from migration_tests.parity import command, dumps, merge, metrics, plan, report, run, weights
+from migration_tests.parity.tests.conftest import CHECKOUT, REPOSITORY
+
+
+def said(parity: run.Parity) -> str:
+    """What is printed, without line breaks."""
+    console = Console(width=400, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    report.print_table(parity, console)
+    return " ".join(console.export_text().split())
+
+
+class TestMetrics:
+    def test_equal(self) -> None:
+        x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+        found = metrics.compare(x, x.copy(), 0.0)
+        assert found.verdict == metrics.PASS
+        assert found.max_abs == found.relative_l2 == found.ulp_max == 0
+        assert found.cosine == pytest.approx(1)
+        assert found.first_index is None
+
+    def test_figures(self) -> None:
+        x = np.ones((2, 3), np.float32)
+        y = x.copy()
+        y[1, 2] = np.nextafter(np.float32(1), np.float32(2))
+        found = metrics.compare(x, y, 1e-6)
+        assert found.verdict == metrics.PASS
+        assert (found.ulp_max, found.differing, found.first_index) == (1, 1, (1, 2))
+        assert found.max_abs == pytest.approx(2.0**-23)
+        assert metrics.compare(x, y, 1e-8).verdict == metrics.FAIL
+
+    def test_units_in_the_last_place(self) -> None:
+        x, y = np.float32([1.0]), np.float32([1.0 + 2.0**-7])
+        assert metrics.compare(x, y, 1.0, "bfloat16").ulp_max == 1
+        assert metrics.compare(x, y, 1.0).ulp_max == 2**16
+        tiny = np.float32(1e-45)
+        assert metrics.compare(np.float32([-tiny]), np.float32([tiny]), 9.0).ulp_max == 2
+
+    def test_first_beyond_tolerance_and_not_first_unequal(self) -> None:
+        x = np.ones(5, np.float32)
+        y = x + np.float32([1e-6, 0, 0.5, 0, 0.5])
+        assert metrics.compare(x, y, 1e-3).first_index == (2,)
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf])
+    @pytest.mark.parametrize("which", [0, 1])
+    def test_not_finite(self, value: float, which: int) -> None:
+        arrays = [np.ones((2, 2), np.float32) for _ in range(2)]
+        arrays[which][1, 0] = value
+        found = metrics.compare(*arrays, 1e9, names=("old", "new"))
+        assert found.verdict == metrics.FAIL
+        name = ("old", "new")[which]
+        assert found.problem == f"1 of 4 values of {name} are not finite, the first at [1, 0]"
+
+    def test_shapes(self) -> None:
+        found = metrics.compare(np.ones((2, 3)), np.ones((3, 2)), 1.0, names=("old", "new"))
+        assert found.problem == "shapes differ: old [2, 3], new [3, 2]"
+
+    def test_zeros(self) -> None:
+        zeros = np.zeros(3, np.float32)
+        assert metrics.compare(zeros, zeros, 0.0).verdict == metrics.PASS
+        assert metrics.compare(zeros, zeros + 1e-9, 1e-3).verdict == metrics.FAIL
+        json.dumps(metrics.compare(zeros, zeros + 1, 1e-3).as_json(), allow_nan=False)
+
+
+class TestDumps:
+    def write(self, path: Path, **arrays: np.ndarray) -> Path:
+        np.savez(path, **arrays)  # type: ignore[arg-type]
+        return path
+
+    def test_first_that_is_apart(self, tmp_path: Path) -> None:
+        x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+        old = self.write(tmp_path / "old.npz", embedding=x, layer_0=x, layer_1=x, logits=x)
+        new = self.write(
+            tmp_path / "new.npz", logits=x + 1, layer_1=x * 1.01, layer_0=x, embedding=x
+        )
+        parity = dumps.compare(old, new)
+        assert parity.status == 1
+        assert parity.first is not None
+        assert parity.first.component.title == "layer_1"
+        assert "The sides first part at: layer_1 (float32)" in said(parity)
+        assert dumps.compare(old, old).status == 0
+
+    def test_bfloat16(self, tmp_path: Path) -> None:
+        bits = np.array([0x3F80, 0x3F81], np.uint16)
+        old = self.write(tmp_path / "old.npz", x=bits.view("V2"))
+        new = self.write(tmp_path / "new.npz", x=bits[::-1].copy().view("V2"))
+        (row,) = dumps.compare(old, new).rows
+        assert row.dtype == plan.BFLOAT16
+        worst = row.worst(("first", "second"))
+        assert worst is not None
+        assert worst[1].ulp_max == 1
+
+    def test_missing_array(self, tmp_path: Path) -> None:
+        x = np.ones(2, np.float32)
+        old = self.write(tmp_path / "old.npz", a=x, b=x)
+        new = self.write(tmp_path / "new.npz", a=x)
+        parity = dumps.compare(old, new)
+        assert parity.status == 1
+        assert "new.npz: has no b" in said(parity)
+
+    def test_files_that_are_none(self, tmp_path: Path) -> None:
+        text = tmp_path / "text.npz"
+        text.write_text("no dump")
+        fine = self.write(tmp_path / "fine.npz", a=np.ones(1))
+        for bad in (text, tmp_path / "absent.npz"):
+            with pytest.raises(UserError, match=bad.name):
+                dumps.compare(fine, bad)
+
+
+def test_bad_arguments(tmp_path: Path) -> None:
+    for arguments, message in (
+        (command.Arguments(), "CHECKOUT is missing"),
+        (command.Arguments(checkout=tmp_path / "absent"), "no such folder"),
+        (command.Arguments(checkout=tmp_path), "has no package MaxText"),
+        (command.Arguments(checkout=CHECKOUT, only=("nothing",)), "nothing: no such component"),
+        (command.Arguments(checkout=CHECKOUT, sides=("old",)), "two sides at least"),
+        (command.Arguments(checkout=CHECKOUT, sides=("old", "young")), "young: no such side"),
+        (command.Arguments(checkout=CHECKOUT, dtypes=("float8",)), "float8: no such dtype"),
+        (command.Arguments(checkout=CHECKOUT, overlay=tmp_path), "has no package maxtext"),
+        (command.Arguments(checkout=CHECKOUT, ulps=3), "--ulps is for --dumps"),
+        (command.Arguments(aot="v5e", dumps=(tmp_path, tmp_path)), "do not go together"),
+        (command.Arguments(aot="v99"), "v99: no such topology"),
+        (command.Arguments(checkout=CHECKOUT, json=tmp_path / "no" / "f"), "no such folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            command.execute(arguments, Console(quiet=True), Console(quiet=True))
+
+
+def test_command_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "codemods.cli", "parity", str(tmp_path)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "has no package MaxText" in done.stderr
+
+
+SPEC = """
+import numpy as np
+
+old = "MaxText.layers.normalizations:GroupRMSNorm"
+new = "maxtext.layers.normalizations:GroupRMSNorm"
+old_init = {"num_features": 64, "group_norm_size": 4}
+new_init = {"num_features": 64, "num_groups": 4}
+inputs = {"x": np.random.default_rng(0).standard_normal((2, 8, 64), np.float32)}
+weights = {"scale": "scale"}
+"""
+FUNCTIONS = """
+import numpy as np
+
+rng = np.random.default_rng(0)
+old = "MaxText.layers.attention_gla:chunk_gla"
+new = "maxtext.kernels.gla:chunk_gla"
+inputs = {name: rng.standard_normal((1, 20, 2, 4), np.float32) for name in "qkv"}
+inputs["g"] = -np.array([0.1, 0.5], np.float32)
+old_kwargs = {"chunk_size": 8}
+ulps, reason = 256, "sums in another order"
+"""
+
+
+@pytest.mark.model
+class TestSpec:
+    def run(self, trees: tuple[Path, Path], file: Path, text: str) -> run.Parity:
+        file.write_text(text, encoding="utf-8")
+        return run.run_spec(run.Request(CHECKOUT, migrated=trees[0], overlay=trees[1]), file)
+
+    def test_module(self, trees: tuple[Path, Path], tmp_path: Path) -> None:
+        parity = self.run(trees, tmp_path / "spec.py", SPEC)
+        assert parity.status == 0, said(parity)
+        wrong = SPEC.replace('"num_groups": 4', '"num_groups": 16')
+        parity = self.run(trees, tmp_path / "spec.py", wrong)
+        assert parity.status == 1
+        assert "first part at: spec" in said(parity)
+
+    def test_what_cannot_be_compared(self, trees: tuple[Path, Path], tmp_path: Path) -> None:
+        parity = self.run(
+            trees, tmp_path / "a.py", SPEC.replace('{"scale": "scale"}', '{"scale": "gain"}')
+        )
+        assert parity.status == 1
+        assert "no old weight is mapped to scale; the old module has scale" in said(parity)
+        parity = self.run(
+            trees,
+            tmp_path / "b.py",
+            SPEC.replace('"num_features": 64, "num_groups"', '"num_features": 32, "num_groups"'),
+        )
+        assert parity.status == 1
+        assert "scale has shape [32], scale has [64]" in said(parity)
+        parity = self.run(
+            trees,
+            tmp_path / "c.py",
+            SPEC.replace("maxtext.layers.normalizations", "maxtext.layers.absent"),
+        )
+        assert parity.status == 2
+        assert "No module named 'maxtext.layers.absent'" in said(parity)
+        with pytest.raises(UserError, match="new has to be a string"):
+            self.run(trees, tmp_path / "d.py", SPEC.replace("new =", "unused ="))
+
+    def test_functions_of_the_migrated_side(self, trees: tuple[Path, Path], tmp_path: Path) -> None:
+        assert (
+            self.run(
+                trees,
+                tmp_path / "spec.py",
+                FUNCTIONS.replace("inputs[", "new_kwargs = {}\ninputs["),
+            ).status
+            == 1
+        )
+        moved = FUNCTIONS.replace("maxtext.kernels.gla:", "maxtext.layers.attention_gla:")
+        text = moved + 'side = "migrated"\nnew_kwargs = {"chunk_size": 4}\n'
+        parity = self.run(trees, tmp_path / "spec.py", text)
+        assert parity.status == 0, said(parity)
+
+
+def small_checkout(path: Path, source: str) -> Path:
+    (path / "src" / "MaxText").mkdir(parents=True)
+    (path / "src" / "MaxText" / "__init__.py").write_text("")
+    (path / "ALModel").mkdir()
+    (path / "ALModel" / "al_model.py").write_text(source)
+    return path
+
+
+@pytest.mark.model
+class TestReportsInsteadOfTracebacks:
+    def test_both_sides_fail_to_import(self, tmp_path: Path) -> None:
+        checkout = small_checkout(tmp_path / "fork", "import not_there\n")
+        (tmp_path / "overlay" / "maxtext").mkdir(parents=True)
+        (tmp_path / "overlay" / "maxtext" / "__init__.py").write_text("")
+        request = run.Request(checkout, overlay=tmp_path / "overlay", sides=("old", "target"))
+        parity = run.run(request)
+        assert parity.status == 2
+        text = said(parity)
+        assert (
+            "The old side could not run: ModuleNotFoundError: No module named 'not_there' (ALModel/al_model.py:1)"
+            in text
+        )
+        assert (
+            "The target side could not run: ModuleNotFoundError: No module named 'maxtext.models'"
+            in text
+        )
+
+    def test_a_side_that_dies(self, tmp_path: Path) -> None:
+        checkout = small_checkout(tmp_path / "fork", "import os\nos._exit(7)\n")
+        (tmp_path / "overlay" / "maxtext").mkdir(parents=True)
+        request = run.Request(checkout, overlay=tmp_path / "overlay", sides=("old", "target"))
+        parity = run.run(request)
+        assert parity.status == 2
+        assert "its process ended with status 7" in said(parity)
+
+    def test_missing_and_strange_weights(self) -> None:
+        params = weights.parameter_map()
+        options = plan.MODEL | plan.RUN | plan.UNSCANNED
+        dims = params.ModelDims.from_maxtext_config(options)
+        described = {"/".join(p.path): (p.shape, True) for p in params.parameters(dims, False)}
+        assert len(weights.mapped(described, options)) == len(described)
+        one = "decoder/moe_layers_0/self_attention/wkv_a/kernel"
+        lacking = {path: shape for path, shape in described.items() if path != one}
+        with pytest.raises(weights.CarryError, match=one):
+            weights.mapped(lacking, options)
+        with pytest.raises(weights.CarryError, match="decoder/moe_layers_0/extra"):
+            weights.mapped(described | {"decoder/moe_layers_0/extra/kernel": ((2,), True)}, options)
+        turned = described | {one: (described[one][0][::-1], True)}
+        parameters = weights.mapped(turned, options)
+        with pytest.raises(
+            weights.CarryError, match=r"has shape \[20, 48\]; the map makes it \[48, 20\]"
+        ):
+            weights.carry(turned, parameters, plan.tensor)
+
+
+def test_laying_over(tmp_path: Path) -> None:
+    """The fork's module stands; a name that it lacks is upstream's; packages import nothing."""
+    for tree, source in (("fork/src", "HERE = 'fork'\n"), ("up", "HERE = 'upstream'\nONLY = 1\n")):
+        package = tmp_path / tree / "maxtext" / "layers"
+        package.mkdir(parents=True)
+        (package / "common.py").write_text(source)
+        (package / "__init__.py").write_text("raise ImportError\n")
+    (tmp_path / "up" / "maxtext" / "layers" / "other.py").write_text(
+        "from maxtext.layers.common import HERE, ONLY\n"
+    )
+    merged = merge.lay_over(tmp_path / "fork", tmp_path / "up", tmp_path / "out")
+    assert merged.of_fork == merged.over_upstream == ("layers/common.py",)
+    code = "from maxtext.layers import other, common; import parity_fallback as p; print(other.HERE, other.ONLY, p.taken); common.no"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path / "out",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["fork", "1", "['maxtext.layers.common.ONLY']"]
+    assert "has no attribute 'no', and upstream's has none either" in done.stderr
