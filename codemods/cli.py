@@ -598,9 +598,15 @@ def parity(
         typer.Option(help="Keep the trees and results here; a new folder.", metavar="DIR"),
     ] = None,
     jobs: Annotated[
-        int,
-        typer.Option("--jobs", "-j", min=1, help="Sides that run at the same time.", metavar="N"),
-    ] = 2,
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            min=1,
+            help="Sides that run at the same time. Default: 2, or 1 where they would share a TPU.",
+            metavar="N",
+        ),
+    ] = None,
     color: Annotated[
         bool | None,
         typer.Option(

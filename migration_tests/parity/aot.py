@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 # Programs of scripts/gla_specs.py, at the sizes of the 16B model.
 PROGRAMS = {
-    "forward": "GLA kernel, forward",
-    "forward_segments": "GLA kernel, forward, packed rows",
-    "backward": "GLA kernel, gradients",
-    "backward_segments": "GLA kernel, gradients, packed rows",
+    "forward_segments": "GLA kernel, packed rows",
+    "backward_segments": "GLA kernel's gradients, packed rows",
 }
 SAID = "These are a compiler's and a simulator's words: nothing ran, no time was measured and no number was compared."
 

@@ -30,7 +30,7 @@ class Arguments:
     json: Path | None = None
     page: Path | None = None
     keep: Path | None = None
-    jobs: int = 2
+    jobs: int | None = None
 
 
 def execute(arguments: Arguments, out: Console, progress: Console) -> int:
@@ -97,7 +97,7 @@ def _compared(arguments: Arguments, progress: Console) -> run.Parity:
         sides=arguments.sides or run.SIDES,
         dtypes=arguments.dtypes or plan.DTYPES,
         only=arguments.only,
-        jobs=arguments.jobs,
+        jobs=arguments.jobs or run.usual_jobs(),
         keep=arguments.keep,
     )
 

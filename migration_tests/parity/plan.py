@@ -58,7 +58,6 @@ MODEL: dict[str, Any] = {
 }
 # How it is run. A side takes those that it knows.
 RUN: dict[str, Any] = {
-    "hardware": "cpu",
     "skip_jax_distributed_system": True,
     "jax_cache_dir": "",
     "dataset_type": "synthetic",

@@ -40,6 +40,14 @@ WEIGHTS_COMPONENT = plan.Component(
 )
 
 
+# Of a TPU host, one chip: the batch is that of one device.
+_ONE_CHIP = {
+    "TPU_VISIBLE_CHIPS": "0",
+    "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+    "TPU_PROCESS_BOUNDS": "1,1,1",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """What to compare. Folders that are not given are made."""
@@ -228,6 +236,12 @@ def _prepare(request: Request, folder: Path, say: Any) -> tuple[dict[str, SideRu
     return sides, notes
 
 
+def usual_jobs() -> int:
+    """How many sides run at the same time: one where there is a TPU, which is one process's alone."""
+    has_tpu = any(Path(device).exists() for device in ("/dev/accel0", "/dev/vfio/0"))
+    return 1 if has_tpu else min(2, os.cpu_count() or 1)
+
+
 def _chosen(request: Request) -> list[tuple[plan.Component, str]]:
     for what, given, known in (
         ("side", request.sides, SIDES),
@@ -410,6 +424,8 @@ def converse(side: SideRun, place: Path, job: dict[str, Any], give: Callable[[],
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     environment |= {"DECOUPLE_GCLOUD": "TRUE", "PYTHONDONTWRITEBYTECODE": "1"}
     environment |= _places(side.roots)
+    for name, value in _ONE_CHIP.items():
+        environment.setdefault(name, value)
     # Sides share what is compiled: programs are found by what they are, so a side that compiles another finds nothing.
     environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(place.parent / "compiled"))
     environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -37,7 +37,7 @@ class TargetSide(probe.Side):
     def _config(self, **overrides: Any) -> Any:
         pyconfig, globals_ = load("configs.pyconfig"), load("utils.globals")
         options = {k: v for k, v in plan.RUN.items() if k != "gla_chunk_size"}
-        options |= plan.MODEL | self.options | overrides
+        options |= {"hardware": jax.default_backend()} | plan.MODEL | self.options | overrides
         base = os.path.join(globals_.MAXTEXT_CONFIGS_DIR, "base.yml")
         return pyconfig.initialize(
             ["parity", base], model_name="ling2", run_name="parity", **options
