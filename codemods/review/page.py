@@ -226,6 +226,8 @@ def _hunk(row: dict[str, Any], bodies: _Bodies) -> dict[str, Any]:
     }
     if row["set"] is not None:
         item["g"] = row["set"]
+    if len(_lines(row["old"])) <= 1 and len(_lines(row["new"])) <= 1:
+        item["one"] = 1  # may be folded with its like
     return item
 
 

@@ -344,6 +344,9 @@ def test_a_huge_report_is_loaded_as_needed(open_page: Callable[..., Opened], mad
     opened.search("model_name=ling2")
     expect(opened.rows("model_name=ling2").first).to_be_visible()
     assert {u for u in opened.requests if "report-data/" in u} > loaded
+    opened.page.click("#clear")
+    opened.choose("rule", "IMP001")
+    expect(opened.rows("the same change").first).to_be_visible()
 
 
 def test_no_changes_at_all(open_page: Callable[..., Opened], tmp_path: Path) -> None:

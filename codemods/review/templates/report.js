@@ -132,7 +132,6 @@
   const folded = new Set(["move"]);
   let rows = [], shown = [], drawn = 0, current = -1, split = false;
   const SECTIONS = [["site", "For a person"], ["left", "Not made"], ["move", "Moved files, and files that stay out"], ["hunk", "Changes"]];
-  const oneLine = item => item.k === "hunk" && item.b !== undefined && bodies[item.b] && bodies[item.b][0].length === 1;
 
   function build() {
     rows = [];
@@ -172,7 +171,7 @@
   /* Identical one-line changes become one row; returns the others. */
   function repeated(members) {
     const groups = new Map();
-    for (const item of members) if (oneLine(item)) { if (!groups.has(item.b)) groups.set(item.b, []); groups.get(item.b).push(item); }
+    for (const item of members) if (item.one) { if (!groups.has(item.b)) groups.set(item.b, []); groups.get(item.b).push(item); }
     const folds = [...groups.values()].filter(group => group.length > 1).sort((a, b) => b.length - a.length);
     const gone = new Set(folds.flat());
     for (const group of folds) rows.push({type: "item", item: group[0], members: group});
