@@ -338,12 +338,11 @@ def test_a_huge_report_is_loaded_as_needed(open_page: Callable[..., Opened], mad
     opened = open_page(made.data, most_inline=2000)
     opened.choose("rule", "CFG001")
     expect(opened.rows("inhomogeneous_layer_cycle_interval").first).to_be_visible()
-    loaded = {u for u in opened.requests if "report-data/" in u}
-    assert loaded
     opened.page.click("#clear")
     opened.search("model_name=ling2")
     expect(opened.rows("model_name=ling2").first).to_be_visible()
-    assert {u for u in opened.requests if "report-data/" in u} > loaded
+    loaded = [u for u in opened.requests if "report-data/" in u]
+    assert len(loaded) == len(set(loaded)) > 3
     opened.page.click("#clear")
     opened.choose("rule", "IMP001")
     expect(opened.rows("the same change").first).to_be_visible()
