@@ -11,6 +11,7 @@ from typing import Literal
 
 from codemods.rebase.apply import Conflicted, Resolved
 from codemods.rebase.lines import Conflict, split_lines
+from codemods.rebase.merge import TWICE
 from codemods.rebase.store import Entry, GitError, Store, Tree
 from codemods.rebase.tokens import words
 from codemods.rebase.transform import Rewritten, Transformer, Virtual
@@ -223,9 +224,13 @@ class Auditor:
                 continue
             covering = self._covering(where, text)
             if covering is None:
+                doubled = next((c.why for c in conflicts if TWICE in c.why), "")
+                if doubled:
+                    return self._in_conflict(hunk, where, doubled)
                 if self._evidence.skipped:
                     return Account(hunk, "dropped", where, "in a commit that was skipped")
-                return Account(hunk, "lost", where, f"not in the result: `{text[:80]}`")
+                kind = "lacks" if text in {file.after[k].strip() for k in missing} else "still has"
+                return Account(hunk, "lost", where, f"the result {kind} `{text[:80]}`")
             kinds.add(covering.what.kind)
             reasons.append(covering.what.reason)
         reason = "; ".join(dict.fromkeys(reasons))

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 from codemods.engine.tree import UnparsableError
 from codemods.rebase import sequence
@@ -14,7 +15,7 @@ from codemods.rebase.certain import TWIN, Resolution, resolve
 from codemods.rebase.imports import settle_imports
 from codemods.rebase.lines import Conflict, Part, joined, merge_lines, split_lines
 from codemods.rebase.sequence import Added, Both, Clash, Item, Twin
-from codemods.rebase.structure import merge_python, read
+from codemods.rebase.structure import Statement, merge_python, read
 from codemods.rebase.tokens import plain
 
 
@@ -32,14 +33,36 @@ def merge_text(path: str, base: str, ours: str, theirs: str) -> tuple[list[Part]
     parts, found = _merged(path, base, ours, theirs, python)
     if not _conflicts(parts) and path.endswith((".py", ".pyi", ".yml", ".yaml")):
         text = "".join(p for p in parts if isinstance(p, str))
-        parts, more = without_doubles(text, ours, theirs, _read_python if python else _read_yaml)
+        parts, more = without_doubles(text, ours, theirs, read if python else _read_yaml)
         found += more
         if python and not _conflicts(parts) and _compiles(ours) and _compiles(theirs):
             text = "".join(p for p in parts if isinstance(p, str))
             if not _compiles(text):
                 why = "what both sides changed does not compile together"
                 return [Conflict(base, ours, theirs, why)], []
+    elif python:
+        parts = _told_of_doubles(parts, ours, theirs)
     return parts, found
+
+
+def _told_of_doubles(parts: list[Part], ours: str, theirs: str) -> list[Part]:
+    """Conflicts of a file, the first of which tells what is in the file twice, as both sides have it."""
+    text = "".join(p.ours if isinstance(p, Conflict) else p for p in parts)
+    rest, found = without_doubles(text, ours, theirs, read)
+    twice = [r.theirs for r in found] + [p.theirs for p in rest if isinstance(p, Conflict)]
+    names = [m[1] for t in twice if (m := re.search(r"^\s*(?:def|class)\s+(\w+)", t, re.MULTILINE))]
+    first = next((k for k, p in enumerate(parts) if isinstance(p, Conflict)), None)
+    if not names or first is None:
+        return parts
+    conflict = parts[first]
+    assert isinstance(conflict, Conflict)
+    shown = ", ".join(f"`{name}`" for name in names)
+    why = f"{conflict.why or 'both sides changed the same lines'}; {shown} {TWICE}"
+    return [*parts[:first], replace(conflict, why=why), *parts[first + 1 :]]
+
+
+# Said of a definition that upstream and the fork both have, at different places.
+TWICE = "is in the file twice now, as upstream has it and as the fork has it"
 
 
 def _compiles(text: str) -> bool:
@@ -70,16 +93,15 @@ def _merged(
     return parts, best[1] + found
 
 
-def _read_yaml(text: str) -> list[Item[str]]:
-    return _yaml_items(text) or []
-
-
-def _read_python(text: str) -> list[Item[str]]:
-    return [Item(i.value.text, i.same, i.key, i.free, i.core) for i in read(text)]
+def _read_yaml(text: str) -> list[Item[Statement]]:
+    return [
+        Item(Statement(i.value, None, []), i.same, i.key, i.free, i.core)
+        for i in _yaml_items(text) or []
+    ]
 
 
 def without_doubles(
-    text: str, ours: str, theirs: str, split: Callable[[str], list[Item[str]]]
+    text: str, ours: str, theirs: str, split: Callable[[str], list[Item[Statement]]]
 ) -> tuple[list[Part], list[Resolution]]:
     """A merged text in which both sides' additions of one name, at different places, are found.
 
@@ -89,31 +111,51 @@ def without_doubles(
         merged, mine, other = split(text), split(ours), split(theirs)
     except UnparsableError:
         return [text], []
-    if "".join(i.value for i in merged) != text:
+    if "".join(i.value.text for i in merged) != text:
         return [text], []
-    counts = [Counter(i.key for i in items if i.key) for items in (merged, mine, other)]
-    doubled = {k for k, n in counts[0].items() if n > 1 and counts[1][k] == counts[2][k] == 1}
-    doubled = {k for k in doubled if not k.startswith(("=", "import ", "from ", "(", "def _("))}
-    upstreams = {i.key: i for i in mine}
-    out: list[Part] = []
     found: list[Resolution] = []
-    seen: set[str] = set()
-    for item in merged:
-        value = item.value
-        if item.key not in doubled or (
-            item.same == upstreams[item.key].same and item.key not in seen
-        ):
-            if item.key in doubled:
-                seen.add(item.key)
-            out.append(value)
+    return joined(_single(merged, mine, other, found)), found
+
+
+def _single(
+    merged: list[Item[Statement]],
+    mine: list[Item[Statement]],
+    other: list[Item[Statement]],
+    found: list[Resolution],
+) -> list[Part]:
+    """One block without what is in it twice."""
+    counts = [Counter(i.key for i in items if i.key) for items in (merged, mine, other)]
+    once = {
+        k for k in counts[0] if counts[1][k] == counts[2][k] == 1 and not k.startswith(_SEVERAL)
+    }
+    upstreams, forks = ({i.key: i for i in items} for items in (mine, other))
+    out: list[Part] = []
+    own_places = set(sequence.align(mine, merged).values())
+    for place, item in enumerate(merged):
+        text = item.value.text
+        if item.key not in once:
+            out.append(text)
+        elif counts[0][item.key] == 1:
+            own = [s.value.sections for s in (item, upstreams[item.key], forks[item.key])]
+            if len(own[0]) == len(own[1]) == len(own[2]) > 0:
+                for (head, body), (_, first), (_, second) in zip(*own, strict=True):
+                    out += [head, *_single(body, first, second, found)]
+            else:
+                out.append(text)
+        elif place in own_places:
+            out.append(text)
         elif item.core and item.core == upstreams[item.key].core:
-            twin = upstreams[item.key].value
-            reason = "upstream has added the same at another place of the file"
-            found.append(Resolution("already upstream", reason, "", twin, value, twin))
+            twin = upstreams[item.key].value.text
+            reason = "upstream has the same at another place of the file"
+            found.append(Resolution("already upstream", reason, "", twin, text, twin))
         else:
             name = item.key.rpartition(" ")[2]
-            out.append(Conflict("", "", value, f"upstream has `{name}` too, at another place"))
-    return joined(out), found
+            out.append(Conflict("", "", text, f"upstream has `{name}` too, at another place"))
+    return out
+
+
+# What may stand in a block more than once.
+_SEVERAL = ("=", "import ", "from ", "(", "def _(")
 
 
 def _conflicts(parts: list[Part]) -> int:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
+from functools import lru_cache
 
 import libcst as cst
 
@@ -43,8 +44,9 @@ class CannotMergeError(Exception):
     """Both sides changed the same node."""
 
 
+@lru_cache(maxsize=16)
 def read(text: str) -> list[Item[Statement]]:
-    """The statements of a file.
+    """The statements of a file; callers do not change them.
 
     Raises:
         UnparsableError: it is no Python.

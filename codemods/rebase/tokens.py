@@ -6,8 +6,10 @@ import io
 import re
 import tokenize
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import lru_cache
 
 _SILENT = {
     tokenize.NEWLINE,
@@ -37,7 +39,8 @@ class Token:
     depth: int = 0
 
 
-def python_tokens(text: str) -> list[Token] | None:
+@lru_cache(maxsize=4096)
+def python_tokens(text: str) -> tuple[Token, ...] | None:
     """The tokens of a piece of Python, which need not be whole; None if it has no tokens that can be told."""
     lines = text.splitlines(keepends=True)
     starts = [0]
@@ -61,13 +64,14 @@ def python_tokens(text: str) -> list[Token] | None:
             depth += token.string in ("(", "[", "{")
     except (tokenize.TokenError, SyntaxError, IndexError):
         return None
-    return found
+    return tuple(found)
 
 
 def _offset(lines: list[str], position: tuple[int, int]) -> int:
     return position[1] if position[0] <= len(lines) else 0
 
 
+@lru_cache(maxsize=4096)
 def code(text: str) -> str:
     """Python without formatting and comments: its tokens, a comma before a closing bracket left out."""
     tokens = python_tokens(text)
@@ -121,10 +125,9 @@ def merge_tokens(base: str, ours: str, theirs: str) -> str | None:
     Only for pieces of which one side changed nothing but formatting and comments, so that what the other changed
     has one meaning. None where edits touch each other, or the piece cannot be told.
     """
-    texts = [python_tokens(x) for x in (base, ours, theirs)]
-    if any(x is None for x in texts):
+    b, o, t = (python_tokens(x) for x in (base, ours, theirs))
+    if b is None or o is None or t is None:
         return None
-    b, o, t = (x or [] for x in texts)
     strings = [x.text for x in b]
     to_ours = _edits(strings, [x.text for x in o])
     to_theirs = _edits(strings, [x.text for x in t])
@@ -158,7 +161,7 @@ def merge_tokens(base: str, ours: str, theirs: str) -> str | None:
     return "".join(x.before + x.text for x in out) + tail
 
 
-def _before(token: Token, previous: Token | None, style: list[Token]) -> str:
+def _before(token: Token, previous: Token | None, style: Sequence[Token]) -> str:
     """White space before a token that comes into another formatting: as there behind the same token."""
     if previous is not None and previous.text in (",", "=", ":"):
         for k, known in enumerate(style[:-1]):

@@ -108,3 +108,19 @@ def test_text_of_other_kinds_is_merged_by_lines() -> None:
     assert merged(base, "one\ntwo\n3\n", "1\ntwo\nthree\n", "a.md") == ("1\ntwo\n3\n", [])
     assert merged(base, "one\n2\nthree\n", "one\nzwei\nthree\n", "a.md")[0] is None
     assert merged("a  b\n", "a  b \n", "a  c\n", "a.md")[0] == "a  c\n"
+
+
+def test_definitions_that_both_sides_moved_are_not_doubled() -> None:
+    inner = "    def move(x):\n      return x + 1\n"
+    head, tail = (
+        "class C:\n  def f(self):\n    a = 1\n",
+        "    b = 2\n    c = 3\n    d = 4\n    return d\n",
+    )
+    base = head + tail + inner
+    ours = head + "    b = 2\n" + inner + "    c = 3\n    d = 4\n    return d\n"
+    theirs = head + inner + tail
+    text, kinds = merged(base, ours, theirs)
+    assert text == ours
+    assert kinds == ["already upstream"]
+    other = theirs.replace("x + 1", "x + 2")
+    assert merged(base, ours, other)[0] is None
