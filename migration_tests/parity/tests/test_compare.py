@@ -43,15 +43,16 @@ class TestMetrics:
         assert metrics.compare(x, y, 1e-8).verdict == metrics.FAIL
 
     def test_units_in_the_last_place(self) -> None:
-        x, y = np.float32([1.0]), np.float32([1.0 + 2.0**-7])
+        x = np.ones(1, np.float32)
+        y = x + np.float32(2.0**-7)
         assert metrics.compare(x, y, 1.0, "bfloat16").ulp_max == 1
         assert metrics.compare(x, y, 1.0).ulp_max == 2**16
-        tiny = np.float32(1e-45)
-        assert metrics.compare(np.float32([-tiny]), np.float32([tiny]), 9.0).ulp_max == 2
+        tiny = np.full(1, 1e-45, np.float32)
+        assert metrics.compare(-tiny, tiny, 9.0).ulp_max == 2
 
     def test_first_beyond_tolerance_and_not_first_unequal(self) -> None:
         x = np.ones(5, np.float32)
-        y = x + np.float32([1e-6, 0, 0.5, 0, 0.5])
+        y = x + np.array([1e-6, 0, 0.5, 0, 0.5], np.float32)
         assert metrics.compare(x, y, 1e-3).first_index == (2,)
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -59,7 +60,7 @@ class TestMetrics:
     def test_not_finite(self, value: float, which: int) -> None:
         arrays = [np.ones((2, 2), np.float32) for _ in range(2)]
         arrays[which][1, 0] = value
-        found = metrics.compare(*arrays, 1e9, names=("old", "new"))
+        found = metrics.compare(arrays[0], arrays[1], 1e9, names=("old", "new"))
         assert found.verdict == metrics.FAIL
         name = ("old", "new")[which]
         assert found.problem == f"1 of 4 values of {name} are not finite, the first at [1, 0]"
