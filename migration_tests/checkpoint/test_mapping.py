@@ -123,6 +123,9 @@ def test_shapes_of_hf() -> None:
 def test_axis_of_a_stack(key: str, axis: int) -> None:
     config = SimpleNamespace(decoder_block=SimpleNamespace(value="ling2"), param_scan_axis=1)
     assert ling2_mapping.stack_axis(key, config, 7) == axis
+    linen = SimpleNamespace(**vars(config), pure_nnx_decoder=False)
+    in_cycle = "-decoder-layers-" in key
+    assert ling2_mapping.stack_axis(key, linen, 7) == int(in_cycle)
     other = SimpleNamespace(decoder_block=SimpleNamespace(value="deepseek"), param_scan_axis=1)
     assert ling2_mapping.stack_axis(key, other, 7) == 7
 

@@ -149,6 +149,7 @@ def check_restored(items: Path, options: dict[str, Any], tensors: hf_models.Tens
         ici_fsdp_parallelism=1,
     )
     model = model_creation_utils.from_pretrained(config, models.make_mesh(config))
+    model = model[0] if isinstance(model, tuple) else model
     dims = ling2_params.ModelDims.from_maxtext_config(config)
     expected = hf_models.converted(ling2_params.parameters(dims, config.scan_layers), tensors)
     actual = {

@@ -128,8 +128,11 @@ def stack_axis(mt_key: str, config: Any, default: int) -> int:
   """
   if not is_ling2(config):
     return default
-  in_cycle = mt_key.startswith(f"{ling2_params.PARAMS}-decoder-layers-")
-  return config.param_scan_axis if in_cycle and not mt_key.endswith("gate-bias") else 0
+  if not mt_key.split("-", 1)[1].startswith("decoder-layers-"):
+    return 0
+  # In a Linen decoder, which up to 0.2.4 there is, the bias is a parameter.
+  is_variable = mt_key.endswith("gate-bias") and getattr(config, "pure_nnx_decoder", True)
+  return 0 if is_variable else config.param_scan_axis
 
 
 def abstract_weights(collections: Any, config: Any) -> Any:
