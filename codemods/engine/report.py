@@ -82,8 +82,7 @@ def as_data(
         "upstream": tree_digest(migration.upstream.root),
         "map": file_digest(migration.map_path),
     }
-    request = _request(migration, format_)
-    identity = [request["upstream"], inputs, [h.id for h in hunks], placed, applied, left]
+    identity = [inputs, [h.id for h in hunks], placed, applied, left]
     return {
         "tool": MARK,
         "schema": SCHEMA_VERSION,
@@ -117,7 +116,7 @@ def as_data(
             for i in mentioned
         },
         "applied": applied,
-        "request": request,
+        "request": _request(migration, format_),
         "inputs": inputs,
     }
 

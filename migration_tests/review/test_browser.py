@@ -19,6 +19,8 @@ from codemods.review import page as pages
 from migration_tests.review.test_page import HOSTILE
 from migration_tests.review.trees import PIECES, Run, run, tree
 
+pytestmark = pytest.mark.browser
+
 MANY = {
     **PIECES,
     **{

@@ -208,6 +208,7 @@ def test_ids_outlive_changes_elsewhere(tmp_path: Path, small: Run) -> None:
         **PIECES,
         "src/MaxText/layers/moe.py": "# A new line.\n" + PIECES["src/MaxText/layers/moe.py"],
     }
+    assert run(tmp_path / "same", PIECES).data["id"] == small.data["id"]
     again = run(write_files(tmp_path / "again", changed))
     assert again.data["id"] != small.data["id"]
     assert {h["id"] for h in again.data["hunks"]} == {h["id"] for h in small.data["hunks"]}
