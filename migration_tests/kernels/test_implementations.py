@@ -152,68 +152,73 @@ def problem(case: dict[str, Any]) -> Problem:
 _EXPECTED: dict[str, Results] = {}
 
 
+def assert_right(implementation: str, case: dict[str, Any]) -> None:
+    """Outputs, final state and all gradients of a case are those of the recurrence, and 0 at padding."""
+    inputs = problem(case)
+    name = identify(case)
+    if name not in _EXPECTED:
+        _EXPECTED[name] = recurrence(
+            *inputs[:5],
+            initial_state=inputs.initial_state,
+            d_final_state=inputs.d_final_state,
+            segment_ids=inputs.segment_ids,
+        )
+    expected = _EXPECTED[name]
+    wants_state = inputs.d_final_state is not None
+
+    @jax.jit
+    def run(q, k, v, state, d_o, d_state):
+        def call(q, k, v, state):
+            return chunk_gla(
+                q,
+                k,
+                v,
+                inputs.g,
+                initial_state=state,
+                output_final_state=wants_state,
+                segment_ids=inputs.segment_ids,
+                chunk_size=case["chunk_size"],
+                implementation=implementation,
+            )
+
+        outputs, pullback = jax.vjp(call, q, k, v, state)
+        return outputs, pullback((d_o, d_state))
+
+    (o, final_state), (d_q, d_k, d_v, d_state) = run(
+        inputs.q, inputs.k, inputs.v, inputs.initial_state, inputs.d_o, inputs.d_final_state
+    )
+    assert o.dtype == inputs.v.dtype
+    assert o.shape == inputs.v.shape
+    tolerance = TOLERANCES[implementation, case["dtype"]]
+    errors = {
+        "o": relative_error(o, expected.o, 2),
+        "d_q": relative_error(d_q, expected.d_q, 2),
+        "d_k": relative_error(d_k, expected.d_k, 2),
+        "d_v": relative_error(d_v, expected.d_v, 2),
+    }
+    if wants_state:
+        assert final_state.dtype == jnp.float32
+        errors["final state"] = relative_error(final_state, expected.final_state, 1)
+    else:
+        assert final_state is None
+    if inputs.initial_state is not None:
+        assert d_state.dtype == jnp.float32
+        errors["d_initial_state"] = relative_error(d_state, expected.d_initial_state, 1)
+    assert all(error <= tolerance for error in errors.values()), errors
+
+    if inputs.segment_ids is not None:
+        padding = inputs.segment_ids == 0
+        for x in (o, d_q, d_k, d_v):
+            assert not np.asarray(x)[padding].any()
+
+
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 class TestAgainstRecurrence:
     """What holds for every implementation."""
 
     @pytest.mark.parametrize("case", CASES, ids=identify)
     def test_values_and_gradients(self, implementation: str, case: dict[str, Any]) -> None:
-        inputs = problem(case)
-        name = identify(case)
-        if name not in _EXPECTED:
-            _EXPECTED[name] = recurrence(
-                *inputs[:5],
-                initial_state=inputs.initial_state,
-                d_final_state=inputs.d_final_state,
-                segment_ids=inputs.segment_ids,
-            )
-        expected = _EXPECTED[name]
-        wants_state = inputs.d_final_state is not None
-
-        @jax.jit
-        def run(q, k, v, state, d_o, d_state):
-            def call(q, k, v, state):
-                return chunk_gla(
-                    q,
-                    k,
-                    v,
-                    inputs.g,
-                    initial_state=state,
-                    output_final_state=wants_state,
-                    segment_ids=inputs.segment_ids,
-                    chunk_size=case["chunk_size"],
-                    implementation=implementation,
-                )
-
-            outputs, pullback = jax.vjp(call, q, k, v, state)
-            return outputs, pullback((d_o, d_state))
-
-        (o, final_state), (d_q, d_k, d_v, d_state) = run(
-            inputs.q, inputs.k, inputs.v, inputs.initial_state, inputs.d_o, inputs.d_final_state
-        )
-        assert o.dtype == inputs.v.dtype
-        assert o.shape == inputs.v.shape
-        tolerance = TOLERANCES[implementation, case["dtype"]]
-        errors = {
-            "o": relative_error(o, expected.o, 2),
-            "d_q": relative_error(d_q, expected.d_q, 2),
-            "d_k": relative_error(d_k, expected.d_k, 2),
-            "d_v": relative_error(d_v, expected.d_v, 2),
-        }
-        if wants_state:
-            assert final_state.dtype == jnp.float32
-            errors["final state"] = relative_error(final_state, expected.final_state, 1)
-        else:
-            assert final_state is None
-        if inputs.initial_state is not None:
-            assert d_state.dtype == jnp.float32
-            errors["d_initial_state"] = relative_error(d_state, expected.d_initial_state, 1)
-        assert all(error <= tolerance for error in errors.values()), errors
-
-        if inputs.segment_ids is not None:
-            padding = inputs.segment_ids == 0
-            for x in (o, d_q, d_k, d_v):
-                assert not np.asarray(x)[padding].any()
+        assert_right(implementation, case)
 
 
 def test_oracle_gradients_are_differences() -> None:

@@ -43,6 +43,13 @@ def chunk_gla_pallas(
 
   Differentiable in q, k, v and initial_state; the gradient of g_gamma is zero by definition (it is a constant).
 
+  A value that is not finite reaches all tokens of its chunk, earlier ones and those of other segments as well, and from
+  there on the states and outputs up to the row's end: decays of 0 are factors, selections in their place would cost too
+  much. Implementation 'xla' keeps it in its segment.
+
+  Where H heads do not fit in VMEM at once (H = 128 of K = V = 128), XLA copies q, k, v and o to and from another order of
+  axes.
+
   Args:
     q, k: [B, T, H, K], bfloat16 or float32.
     v: [B, T, H, V] of the same type.
@@ -57,55 +64,30 @@ def chunk_gla_pallas(
   Returns:
     o [B, T, H, V] of v's type, and the final state [B, H, K, V] float32 or None.
   """
-  (heads, key_dim), value_dim = q.shape[2:], v.shape[-1]
-  q, k, v, g_gamma, initial_state = _even(q, k, v, g_gamma, initial_state)
+  key_dim, value_dim = q.shape[-1], v.shape[-1]
+  q, k, v, initial_state = _two_at_least(q, k, v, initial_state)
   states = output_final_state or initial_state is not None
   segmented = segment_ids is not None
   cfg = common.make_config(q, v, scale=scale, chunk_size=chunk_size, segmented=segmented, states=states)
-  if cfg is not None:
-    o, final_state = _gla(cfg, output_final_state, q, k, v, g_gamma, initial_state, segment_ids)
-  elif q.shape[2] > 2:  # too many heads for VMEM
-    run = functools.partial(
-        chunk_gla_pallas,
-        segment_ids=segment_ids,
-        scale=scale,
-        output_final_state=output_final_state,
-        chunk_size=chunk_size,
-    )
-    o, final_state = _by_halves(run, q, k, v, g_gamma, initial_state)
-  else:
+  if cfg is None:
     raise ValueError(
         f"K={key_dim} and V={value_dim} with chunk_size={chunk_size} need more VMEM than a TPU has; use implementation 'xla'"
     )
+  o, final_state = _gla(cfg, output_final_state, q, k, v, g_gamma, initial_state, segment_ids)
   if final_state is not None:
-    final_state = final_state[:, :heads, :key_dim, :value_dim]
-  return o[:, :, :heads, :value_dim], final_state
+    final_state = final_state[..., :key_dim, :value_dim]
+  return o[..., :value_dim], final_state
 
 
-def _even(q, k, v, g_gamma, initial_state):
-  """Fills up with zeros to what the kernels can: an even number of heads, and K, V >= 2 (Mosaic has no products over one
-  bfloat16)."""
-  heads, key_dim, value_dim = q.shape[2] % 2, int(q.shape[3] == 1), int(v.shape[3] == 1)
-  if not (heads or key_dim or value_dim):
-    return q, k, v, g_gamma, initial_state
-  q, k = (jnp.pad(x, ((0, 0), (0, 0), (0, heads), (0, key_dim))) for x in (q, k))
-  v = jnp.pad(v, ((0, 0), (0, 0), (0, heads), (0, value_dim)))
-  if initial_state is not None:
-    initial_state = jnp.pad(initial_state, ((0, 0), (0, heads), (0, key_dim), (0, value_dim)))
-  return q, k, v, jnp.pad(g_gamma, (0, heads)), initial_state
-
-
-def _by_halves(run, q, k, v, g_gamma, initial_state):
-  """`run` for the first and the second half of the heads."""
-  half = q.shape[2] // 4 * 2
-  results = []
-  for part in (slice(None, half), slice(half, None)):
-    state = None if initial_state is None else initial_state[:, part]
-    results.append(run(q[:, :, part], k[:, :, part], v[:, :, part], g_gamma[part], state))
-  o = jnp.concatenate([o for o, _ in results], axis=2)
-  if results[0][1] is None:
-    return o, None
-  return o, jnp.concatenate([state for _, state in results], axis=1)
+def _two_at_least(q, k, v, initial_state):
+  """Fills up K and V of 1 with zeros to 2: Mosaic has no products over one bfloat16."""
+  key_dim, value_dim = int(q.shape[-1] == 1), int(v.shape[-1] == 1)
+  if key_dim or value_dim:
+    q, k = (jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, key_dim))) for x in (q, k))
+    v = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, value_dim)))
+    if initial_state is not None:
+      initial_state = jnp.pad(initial_state, ((0, 0), (0, 0), (0, key_dim), (0, value_dim)))
+  return q, k, v, initial_state
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

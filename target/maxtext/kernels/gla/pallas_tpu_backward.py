@@ -32,14 +32,14 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
 from maxtext.kernels.gla import pallas_tpu_common as common, pallas_tpu_decay as decay
-from maxtext.kernels.gla.pallas_tpu_common import Config, dot
+from maxtext.kernels.gla.pallas_tpu_common import Config, dot, dot_tokens
 from maxtext.kernels.gla.pallas_tpu_decay import Decays, Tokens
 
 
 def _kernel(cfg: Config, refs, seeded: bool, initial: bool):
-  """One block of tokens. Grid (B, blocks), the blocks of a row from last to first; dS stays in VMEM in between."""
+  """One block of tokens. Grid (B, groups, blocks), the blocks of a row from last to first; dS stays in VMEM in between."""
   dstate_ref, decays = refs["dstate"], Decays(cfg, refs, transposed=True)
-  step = pl.program_id(1)
+  step = pl.program_id(2)
   block = cfg.num_blocks - 1 - step
 
   @pl.when(step == 0)
@@ -51,11 +51,11 @@ def _kernel(cfg: Config, refs, seeded: bool, initial: bool):
   state_ref[...] = refs["saved"][0, 0].astype(jnp.float32)
   refs["states"][0] = refs["saved"][0, 0]
 
-  def enter_chunk(in_block):
+  def enter_chunk(in_block, slot):
     if cfg.segmented:
-      decays.enter_chunk(Tokens.load(cfg, refs["tokens"], in_block))
+      decays.enter_chunk(Tokens.load(cfg, refs["tokens"], in_block), slot)
     else:
-      decays.enter_chunk(decay.plain_tokens(cfg, block * cfg.chunks_per_block + in_block))
+      decays.enter_chunk(decay.plain_tokens(cfg, block * cfg.chunks_per_block + in_block), slot)
 
   pair_states = functools.partial(_pair_states, cfg, refs, decays)
   pair_gradients = functools.partial(_pair_gradients, cfg, refs, decays)
@@ -69,53 +69,51 @@ def _kernel(cfg: Config, refs, seeded: bool, initial: bool):
       refs["dinitial"][0] = dstate_ref[...]
 
 
-def _pair_states(cfg: Config, refs, decays: Decays, in_block, pair):
-  """Recomputes the states of two heads after chunk `in_block` from those before it."""
+def _pair_states(cfg: Config, refs, decays: Decays, pair):
+  """Recomputes the states after the units of a pair from those before them."""
   ks, vs = (
-      common.load_pair(cfg, refs[n], dim, in_block * cfg.chunk, pair, decays.keep_ref)
-      for n, dim in (("k", cfg.key_dim), ("v", cfg.value_dim))
+      common.load_pair(cfg, refs[n], dim, pair, decays.keep_ref) for n, dim in (("k", cfg.key_dim), ("v", cfg.value_dim))
   )
-  for i, (k, v) in enumerate(zip(ks, vs)):
-    head = pair.head(i)
-    k = (k.astype(jnp.float32) * decays.end(head, cfg.key_dim)).astype(cfg.dtype)
-    state = decays.carry(head, cfg.value_dim) * refs["state"][head] + dot(cfg, k, v, (0, 0))
-    refs["state"][head] = state
-    refs["states"][in_block + 1, head] = state.astype(cfg.dtype)
+  for unit, k, v in zip(pair.units, ks, vs):
+    k = decays.end(unit, k.astype(jnp.float32)).astype(cfg.dtype)
+    update = dot(cfg, k, v, (cfg.token_axis, cfg.token_axis))
+    state = decays.carry(unit, refs["state"][unit.head]) + update
+    refs["state"][unit.head] = state
+    refs["states"][unit.in_block + 1, unit.head] = state.astype(cfg.dtype)
 
 
-def _pair_gradients(cfg: Config, refs, decays: Decays, in_block, pair):
-  """dq, dk, dv of two heads in one chunk; moves their dS back.
+def _pair_gradients(cfg: Config, refs, decays: Decays, pair):
+  """dq, dk, dv of the units of a pair; moves their dS back.
 
-  The two heads go in step and products come before what waits for them, so that the matrix unit is kept busy.
+  Products come before what waits for them, so that the matrix unit is kept busy.
   """
-  both, key_dim, value_dim, dtype = range(2), cfg.key_dim, cfg.value_dim, cfg.dtype
-  heads = [pair.head(i) for i in both]
-  start = in_block * cfg.chunk
+  units, key_dim, value_dim, dtype = pair.units, cfg.key_dim, cfg.value_dim, cfg.dtype
+  tokens, dims = cfg.token_axis, cfg.dim_axis
   q, k, v, do = (
-      common.load_pair(cfg, refs[n], dim, start, pair, decays.keep_ref)
+      common.load_pair(cfg, refs[n], dim, pair, decays.keep_ref)
       for n, dim in (("q", key_dim), ("k", key_dim), ("v", value_dim), ("do", value_dim))
   )
-  state = [refs["states"][in_block, h] for h in heads]
-  dstate = [refs["dstate"][h] for h in heads]
-  dstate_low = [x.astype(dtype) for x in dstate]
+  each = range(len(units))
 
-  scores_t = [dot(cfg, k[i], q[i], (1, 1)) for i in both]
-  dscores_t = [dot(cfg, v[i], do[i], (1, 1)) for i in both]
-  dq_inter = [dot(cfg, do[i], state[i], (1, 1)) for i in both]
-  dk_inter = [dot(cfg, v[i], dstate_low[i], (1, 1)) for i in both]
-  dv_inter = [dot(cfg, k[i], dstate_low[i]) for i in both]
-  q_start = [(q[i].astype(jnp.float32) * decays.start(heads[i], key_dim)).astype(dtype) for i in both]
-  update = [dot(cfg, q_start[i], do[i], (0, 0)) for i in both]
-  scores_t = [(scores_t[i] * decays.pairs(heads[i])).astype(dtype) for i in both]
-  dscores_t = [(dscores_t[i] * decays.pairs(heads[i])).astype(dtype) for i in both]
-  dv = [dot(cfg, scores_t[i], do[i]) + dv_inter[i] * decays.end(heads[i], value_dim) for i in both]
-  dk = [dot(cfg, dscores_t[i], q[i]) + dk_inter[i] * decays.end(heads[i], key_dim) for i in both]
-  dq = [dot(cfg, dscores_t[i], k[i], (0, 0)) + dq_inter[i] * decays.start(heads[i], key_dim) for i in both]
+  scores_t = [dot_tokens(cfg, k[i], q[i], (dims, dims)) for i in each]
+  dscores_t = [dot_tokens(cfg, v[i], do[i], (dims, dims)) for i in each]
+  dq_inter = [dot_tokens(cfg, do[i], refs["states"][unit.in_block, unit.head], (dims, 1)) for i, unit in enumerate(units)]
+  q_start = [decays.start(units[i], q[i].astype(jnp.float32)).astype(dtype) for i in each]
+  update = [dot(cfg, q_start[i], do[i], (tokens, tokens)) for i in each]
+  dk_inter, dv_inter = [], []
+  for i, unit in enumerate(units):
+    dstate = refs["dstate"][unit.head]
+    dk_inter.append(dot_tokens(cfg, v[i], dstate.astype(dtype), (dims, 1)))
+    dv_inter.append(dot_tokens(cfg, k[i], dstate.astype(dtype), (dims, 0)))
+    refs["dstate"][unit.head] = decays.carry(unit, dstate) + update[i]
+  scores_t = [decays.pairs(units[i], scores_t[i]).astype(dtype) for i in each]
+  dscores_t = [decays.pairs(units[i], dscores_t[i]).astype(dtype) for i in each]
+  dv = [dot_tokens(cfg, scores_t[i], do[i], (dims, tokens)) + decays.end(units[i], dv_inter[i]) for i in each]
+  dk = [dot_tokens(cfg, dscores_t[i], q[i], (dims, tokens)) + decays.end(units[i], dk_inter[i]) for i in each]
+  dq = [dot_tokens(cfg, dscores_t[i], k[i], (tokens, tokens)) + decays.start(units[i], dq_inter[i]) for i in each]
 
-  for i in both:
-    refs["dstate"][heads[i]] = decays.carry(heads[i], value_dim) * dstate[i] + update[i]
   for name, values in (("dq", dq), ("dk", dk), ("dv", dv)):
-    common.store_pair(cfg, refs[name], start, pair, values)
+    common.store_pair(cfg, refs[name], pair, values)
 
 
 def backward(cfg: Config, q, k, v, g, saved, do, dfinal, *, initial: bool):
@@ -133,13 +131,16 @@ def backward(cfg: Config, q, k, v, g, saved, do, dfinal, *, initial: bool):
     dq, dk, dv like q, k, v, and the gradient of the initial state, [B, H, K, V] float32, or None.
   """
   specs = common.Specs(cfg, backwards=True)
-  inputs = {"log_decay": (g[None], specs.log_decay()), "saved": (saved["states"], specs.saved())}
+  inputs = {"log_decay": (g.reshape(cfg.groups, 1, cfg.heads), specs.log_decay()), "saved": (saved["states"], specs.saved())}
   if dfinal is not None:
     inputs["dfinal"] = dfinal, specs.state()
   if cfg.segmented:
     inputs["tokens"] = saved["tokens"], specs.tokens(saved["tokens"].shape)
   state_shape = (cfg.heads, cfg.key_dim, cfg.value_dim)
-  outputs = {"dinitial": ((cfg.batch,) + state_shape, jnp.float32, specs.state())} if initial else {}
+  outputs = {}
+  if initial:
+    shape = (cfg.batch, cfg.all_heads, cfg.key_dim, cfg.value_dim)
+    outputs["dinitial"] = shape, jnp.float32, specs.state()
 
   results = common.call(
       cfg,

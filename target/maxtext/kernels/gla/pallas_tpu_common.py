@@ -14,13 +14,16 @@
 
 """What the forward and the backward Pallas TPU kernels of simple GLA share.
 
-Layout. `[B, T, H, D]` is read as `[B, T * H, D]`, which is the same bytes on a TPU, in blocks of `block` tokens with all
-heads; a block is worked through in chunks of `chunk` tokens. The rows of one head are `H` apart, so they are fetched by
-loads with a sublane stride. bfloat16 rows are stored in pairs, one pair in each 32-bit word, so that a load brings two
-heads (`2 p` and `2 p + 1`); `load_pair` and `store_pair` separate and merge them.
+Layout. A TPU's arrays are stored in tiles of 8 rows and 128 lanes, and XLA orders the axes of `[B, T, H, D]` such that
+filling up the tiles takes the least memory. An operand is read in that order (`View`), for which XLA has nothing to copy,
+in blocks of `block` tokens and `heads` heads; a block is worked through in chunks of `chunk` tokens.
 """
 
 import dataclasses
+import enum
+import functools
+import itertools
+import math
 from typing import NamedTuple
 
 import jax
@@ -60,12 +63,41 @@ def round_up(x: int, multiple: int) -> int:
   return -(-x // multiple) * multiple
 
 
+class View(enum.Enum):
+  """How the kernels read `[B, T, H, D]`.
+
+  STRIDED: `[B, T * H, D]`. The rows of one head are `H` apart, so they are fetched by loads with a sublane stride. bfloat16
+    rows are stored in pairs, one pair in each 32-bit word, so that a load brings two heads (`2 p` and `2 p + 1`), which
+    `load_pair` and `store_pair` separate and merge. H is even.
+  ROWS: `[B, H, T, D]`.
+  LANES: `[B, H, D, T]`. Whatever is `[tokens, D]` in the other views is transposed.
+  """
+
+  STRIDED = enum.auto()
+  ROWS = enum.auto()
+  LANES = enum.auto()
+
+
+def choose_view(time: int, heads: int, dims: tuple[int, ...]) -> View:
+  """The view of `[B, T, H, D]`, D each of `dims`, that takes the least memory; of equal ones the first. Like XLA's choice
+  for arguments of a program, which takes other orders of axes for odd H and very small T."""
+  rows = {View.ROWS: round_up(time, 8) * heads}
+  if heads % 2 == 0:
+    rows = {View.STRIDED: time * (heads if heads in (2, 4) else round_up(heads, 8))} | rows
+  size = {view: n * sum(round_up(dim, LANES) for dim in dims) for view, n in rows.items()}
+  size[View.LANES] = round_up(time, LANES) * heads * sum(round_up(dim, 8) for dim in dims)
+  return min(size, key=size.get)
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
   """Static description of a call.
 
   Attributes:
-    batch, time, heads, key_dim, value_dim: B, T, H (even), K, V.
+    view: how q, k, v and o are read and written.
+    batch, time, key_dim, value_dim: B, T, K, V.
+    heads: heads of a grid step.
+    groups: grid steps over the heads.
     dtype: of q, k, v, o and of the saved states.
     scale: factor of the scores.
     chunk: tokens of a chunk, over which attention is quadratic.
@@ -74,9 +106,11 @@ class Config:
     interpret: whether the kernel is being made for the interpreter.
   """
 
+  view: View
   batch: int
   time: int
   heads: int
+  groups: int
   key_dim: int
   value_dim: int
   dtype: jnp.dtype
@@ -95,6 +129,19 @@ class Config:
     return self.block // self.chunk
 
   @property
+  def all_heads(self) -> int:
+    return self.groups * self.heads
+
+  @property
+  def token_axis(self) -> int:
+    """The axis of tokens in a head's rows, and in what is computed for them; the other one is that of K or V."""
+    return 1 if self.view is View.LANES else 0
+
+  @property
+  def dim_axis(self) -> int:
+    return 1 - self.token_axis
+
+  @property
   def uniform(self) -> bool:
     """All chunks are whole and of one run: their distances are the same."""
     return not self.segmented and self.time % self.block == 0
@@ -109,59 +156,112 @@ class Config:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows of two heads
+# Loads and stores of two heads
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class Pair(NamedTuple):
-  """Heads `2 * (first + offset)` and the next one, of a group of `size` pairs; only `first` may be traced."""
+class Unit(NamedTuple):
+  """One head in one chunk of the block.
 
-  first: jax.typing.ArrayLike
-  offset: int
-  size: int
-
-  def head(self, i: int):
-    return 2 * (self.first + self.offset) + i
-
-
-def _rows_view(cfg: Config, ref, start, pair: Pair):
-  """Rows of a block `[1, block * H, D]` from the first of chunk `start` and of the pair's group on, just as far as the
-  chunk's last row of that group: the dynamic part of the address is a multiple of the tile, the strides follow in it.
+  Attributes:
+    in_block: the chunk.
+    head: the head, of those of the grid step.
+    slot: where the distances of the chunk are, of those that are held at once. See `Decays`.
   """
-  first = start * cfg.heads + 2 * pair.first
+
+  in_block: jax.typing.ArrayLike
+  head: jax.typing.ArrayLike
+  slot: int = 0
+
+
+class Pair(NamedTuple):
+  """Units that are worked through in step, so that the matrix unit has one's products to do while the other's results are
+  on their way: two heads of a chunk, or, where a grid step has one head, two chunks in the order of the work. Sometimes one.
+
+  Attributes:
+    units: these.
+    first, offset, size: in the view STRIDED, the heads are `2 * (first + offset)` and the next one, of a group of `size`
+      pairs; only `first` may be traced.
+  """
+
+  units: list[Unit]
+  first: jax.typing.ArrayLike = 0
+  offset: int = 0
+  size: int = 1
+
+
+def _rows_view(cfg: Config, ref, pair: Pair):
+  """Rows of a block `[1, block * H, D]` from the first of the pair's chunk and of its group on, just as far as the chunk's
+  last row of that group: the dynamic part of the address is a multiple of the tile, the strides follow in it.
+  """
+  first = pair.units[0].in_block * cfg.chunk * cfg.heads + 2 * pair.first
   if not cfg.interpret:
-    first = pl.multiple_of(first, 16)
+    first = pl.multiple_of(first, 16 if cfg.packed else 8)
   rows = ref.at[0, pl.ds(first, (cfg.chunk - 1) * cfg.heads + 2 * pair.size)]
   return rows.bitcast(jnp.uint32) if cfg.packed else rows
 
 
-def load_pair(cfg: Config, refs, dim: int, start, pair: Pair, keep_ref=None):
-  """Tokens `start … start + chunk - 1` of two heads, `[chunk, dim]`, from blocks `[1, block * H, LANES]`, one for each tile
-  of lanes (loads with a stride take one tile; the last may be narrower, or have lanes past `dim`).
+def load_pair(cfg: Config, refs, dim: int, pair: Pair, keep_ref=None):
+  """Loads the rows of a pair's units.
 
-  Where `keep_ref` (uint32 `[chunk, LANES]`, all ones or all zeros) is given, rows with 0 there come as 0, whatever is stored.
+  Args:
+    cfg: static description.
+    refs: to the block. In the view STRIDED `[1, block * H, LANES]`, one for each tile of lanes (loads with a stride take one
+      tile; the last may be narrower).
+    dim: K or V.
+    pair: the units.
+    keep_ref: None, or of each slot uint32, all ones or all zeros for each token, `[slots, chunk, LANES]` or in the view
+      LANES `[slots, 1, chunk]`: where there is 0, the values come as 0, whatever is stored.
+
+  Returns:
+    A list of `[chunk, dim]`, in the view LANES of `[dim, chunk]`.
   """
-  views = [_rows_view(cfg, ref, start, pair) for ref in refs]
+  if cfg.view is not View.STRIDED:
+    return [_keep(cfg, refs[0][_tokens_of(cfg, unit)], keep_ref, unit.slot) for unit in pair.units]
+  views = [_rows_view(cfg, ref, pair) for ref in refs]
   x = [jnp.concatenate([view[_rows(cfg, pair, i), :] for view in views], axis=1)[:, :dim] for i in range(2)]
   if not cfg.packed:
     if keep_ref is not None:
-      keep = fit_lanes(keep_ref[...], dim) != 0
+      keep = fit_lanes(keep_ref[0], dim) != 0
       x = [jnp.where(keep, y, 0) for y in x]
     return x
   if keep_ref is not None:  # words are of even, then of odd tokens
-    x = [y & fit_lanes(keep_ref[pl.ds(i, cfg.chunk // 2, stride=2), :], dim) for i, y in enumerate(x)]
+    x = [y & fit_lanes(keep_ref.at[0][pl.ds(i, cfg.chunk // 2, stride=2), :], dim) for i, y in enumerate(x)]
   return [pltpu.bitcast(y, cfg.dtype) for y in _swap_halves(*x)]
 
 
-def store_pair(cfg: Config, refs, start, pair: Pair, pair_values):
-  """Inverse of `load_pair`: writes two arrays `[chunk, dim]`, cast to the type of the refs."""
+def store_pair(cfg: Config, refs, pair: Pair, pair_values):
+  """Inverse of `load_pair`: writes what that gives, cast to the type of the refs."""
+  if cfg.view is not View.STRIDED:
+    for unit, value in zip(pair.units, pair_values):
+      refs[0][_tokens_of(cfg, unit)] = value.astype(cfg.dtype)
+    return
   values = [x.astype(cfg.dtype) for x in pair_values]
   if cfg.packed:
     values = _swap_halves(*(pltpu.bitcast(x, jnp.uint32) for x in values))
   for tile, ref in enumerate(refs):
-    view = _rows_view(cfg, ref, start, pair)
+    view = _rows_view(cfg, ref, pair)
     for i, value in enumerate(values):
       view[_rows(cfg, pair, i), :] = value[:, tile * LANES : tile * LANES + ref.shape[-1]]
+
+
+def _tokens_of(cfg: Config, unit: Unit):
+  """Index of the tokens of a unit in a block of the view ROWS or LANES."""
+  start = unit.in_block * cfg.chunk
+  tokens = pl.ds(start if cfg.interpret else pl.multiple_of(start, math.gcd(cfg.chunk, LANES)), cfg.chunk)
+  return (0, unit.head, tokens, slice(None)) if cfg.view is View.ROWS else (0, unit.head, slice(None), tokens)
+
+
+def _keep(cfg: Config, x, keep_ref, slot: int):
+  """`x` of the view ROWS or LANES with 0 where `keep_ref` has it."""
+  if keep_ref is None:
+    return x
+  if cfg.view is View.LANES or not cfg.packed:
+    keep = keep_ref[slot] if cfg.view is View.LANES else fit_lanes(keep_ref[slot], x.shape[1])
+    return jnp.where(keep != 0, x, jnp.zeros_like(x))
+  even, odd = (fit_lanes(keep_ref.at[slot][pl.ds(i, cfg.chunk // 2, stride=2), :], x.shape[1]) for i in range(2))
+  words = pltpu.bitcast(x, jnp.uint32) & _swap_halves(even, odd)[0]
+  return pltpu.bitcast(words, cfg.dtype)
 
 
 def _rows(cfg: Config, pair: Pair, i: int):
@@ -200,40 +300,80 @@ def dot(cfg: Config, a, b, contract=(1, 0)):
   return lax.dot_general(a, b, dims, precision=cfg.precision, preferred_element_type=jnp.float32)
 
 
+def dot_tokens(cfg: Config, a, b, contract):
+  """Like `dot`, where axis 0 of the result is that of tokens; in the view LANES transposed."""
+  return dot(cfg, b, a, contract[::-1]) if cfg.view is View.LANES else dot(cfg, a, b, contract)
+
+
 def pair_group(cfg: Config) -> int:
-  """Pairs of heads that are unrolled together: 8 (16 rows, the tile of bfloat16) where there are 16 pairs or more, else all.
-  The interpreter gains nothing from it."""
+  """Pairs that are unrolled together: up to 8 of heads (16 rows, the tile of bfloat16; 4 of float32), or 4 of chunks. The
+  interpreter gains nothing from it."""
   if cfg.interpret:
     return 1
-  pairs = cfg.heads // 2
-  return 8 if pairs >= 16 else pairs
+  return min(4 if cfg.heads == 1 else cfg.heads // 2, 8 if cfg.packed else 4)
 
 
 def for_each_pair(cfg: Config, chunks: int, enter_chunk, body, reverse: bool = False):
-  """Runs `enter_chunk(in_block)` and then `body(in_block, pair)` for all pairs of heads, for the first `chunks` chunks of
-  the block. One loop over chunks and groups of pairs, which are unrolled: enough work for the matrix unit in little code.
+  """Runs `enter_chunk(in_block, slot)` and then `body(pair)` for all heads, for the first `chunks` chunks of the block. The
+  loop is unrolled as far as `pair_group` says: enough work for the matrix unit in little code.
   """
+  if cfg.heads == 1:
+    _for_each_pair_of_chunks(cfg, chunks, enter_chunk, body, reverse)
+    return
   group = pair_group(cfg)
   groups, rest = divmod(cfg.heads // 2, group)
+  steps = max(groups, 1)
 
-  @pl.loop(0, chunks * groups)
+  @pl.loop(0, chunks * steps)
   def _(i):
-    in_block, first = (i, 0) if groups == 1 else (i // groups, (i % groups) * group)
+    in_block, step = (i, 0) if steps == 1 else (i // steps, i % steps)
     if reverse:
       in_block = chunks - 1 - in_block
-    if not cfg.uniform:
-      if groups == 1:
-        enter_chunk(in_block)
-      else:
-        pl.when(first == 0)(lambda: enter_chunk(in_block))
-    for j in range(group):
-      body(in_block, Pair(first, j, group))
-    if rest:
 
-      @pl.when(first == (groups - 1) * group)
-      def _():
-        for j in range(rest):
-          body(in_block, Pair(groups * group, j, rest))
+    def once(at, run):
+      if steps == 1:
+        run()
+      else:
+        pl.when(step == at)(run)
+
+    def run_pairs(first, count):
+      for j in range(count):
+        head = 2 * (first + j)
+        body(Pair([Unit(in_block, head), Unit(in_block, head + 1)], first, j, count))
+
+    def run_rest():
+      run_pairs(groups * group, rest)
+      if cfg.heads % 2:
+        body(Pair([Unit(in_block, cfg.heads - 1)]))
+
+    if not cfg.uniform:
+      once(0, lambda: enter_chunk(in_block, 0))
+    run_pairs(step * group, group)
+    if rest or cfg.heads % 2:
+      once(steps - 1, run_rest)
+
+
+def _for_each_pair_of_chunks(cfg: Config, chunks: int, enter_chunk, body, reverse: bool):
+  """`for_each_pair` of one head."""
+  unrolled = min(chunks, 2 * pair_group(cfg))
+
+  def run(first, count):
+    for j in range(0, count, 2):
+      units = [Unit(first + i, 0, i - j) for i in range(j, min(j + 2, count))]
+      if reverse:
+        units = [unit._replace(in_block=chunks - 1 - unit.in_block) for unit in units]
+      if not cfg.uniform:
+        for unit in units:
+          enter_chunk(unit.in_block, unit.slot)
+      body(Pair(units))
+
+  if unrolled:
+
+    @pl.loop(0, chunks // unrolled)
+    def _(i):
+      run(i * unrolled, unrolled)
+
+    run(chunks // unrolled * unrolled, chunks % unrolled)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -248,23 +388,30 @@ class Specs:
     self._cfg = cfg
     self._block = (lambda i: cfg.num_blocks - 1 - i) if backwards else lambda i: i
 
-  def rows(self, dim: int) -> pl.BlockSpec:
-    """Blocks of `[B, T * H, dim]`."""
-    return pl.BlockSpec((1, self._cfg.block * self._cfg.heads, dim), lambda b, i: (b, self._block(i), 0))
+  def operand(self, dim: int) -> pl.BlockSpec:
+    """Blocks of what `to_view` gives for `[B, T, H, dim]`."""
+    cfg = self._cfg
+    match cfg.view:
+      case View.STRIDED:
+        return pl.BlockSpec((1, cfg.block * cfg.heads, dim), lambda b, h, i: (b, self._block(i), 0))
+      case View.ROWS:
+        return pl.BlockSpec((1, cfg.heads, cfg.block, dim), lambda b, h, i: (b, h, self._block(i), 0))
+      case View.LANES:
+        return pl.BlockSpec((1, cfg.heads, dim, cfg.block), lambda b, h, i: (b, h, 0, self._block(i)))
 
   def log_decay(self) -> pl.BlockSpec:
-    """`[1, H]`, read as scalars."""
-    return pl.BlockSpec((1, self._cfg.heads), lambda b, i: (0, 0), memory_space=pltpu.SMEM)
+    """`[groups, 1, heads]`, read as scalars."""
+    return pl.BlockSpec((1, 1, self._cfg.heads), lambda b, h, i: (h, 0, 0), memory_space=pltpu.SMEM)
 
   def state(self) -> pl.BlockSpec:
     """One row's `[B, H, K, V]`."""
     cfg = self._cfg
-    return pl.BlockSpec((1, cfg.heads, cfg.key_dim, cfg.value_dim), lambda b, i: (b, 0, 0, 0))
+    return pl.BlockSpec((1, cfg.heads, cfg.key_dim, cfg.value_dim), lambda b, h, i: (b, h, 0, 0))
 
   def saved(self) -> pl.BlockSpec:
     """One block's `[B, blocks, H, K, V]`."""
     cfg = self._cfg
-    return pl.BlockSpec((1, 1, cfg.heads, cfg.key_dim, cfg.value_dim), lambda b, i: (b, self._block(i), 0, 0, 0))
+    return pl.BlockSpec((1, 1, cfg.heads, cfg.key_dim, cfg.value_dim), lambda b, h, i: (b, self._block(i), h, 0, 0))
 
   def ids(self) -> pl.BlockSpec:
     """One block's `[B, chunks, 1, chunk]`."""
@@ -275,7 +422,7 @@ class Specs:
     return self._of_blocks(shape[1] // self._cfg.num_blocks, *shape[2:])
 
   def _of_blocks(self, *shape: int) -> pl.BlockSpec:
-    return pl.BlockSpec((1, *shape), lambda b, i: (b, self._block(i), 0, 0))
+    return pl.BlockSpec((1, *shape), lambda b, h, i: (b, self._block(i), 0, 0))
 
 
 def lane_widths(dim: int) -> list[int]:
@@ -283,11 +430,32 @@ def lane_widths(dim: int) -> list[int]:
   return [min(LANES, dim - i) for i in range(0, dim, LANES)]
 
 
-def rows_of(cfg: Config, x):
-  """`[B, T, H, D]` to `[B, T * H, D]`, or back."""
-  if x.ndim == 4:
-    return x.reshape(cfg.batch, cfg.time * cfg.heads, x.shape[-1])
-  return x.reshape(cfg.batch, cfg.time, cfg.heads, x.shape[-1])
+def to_view(cfg: Config, x):
+  """`[B, T, H, D]` as the kernels read it."""
+  match cfg.view:
+    case View.STRIDED:
+      return x.reshape(cfg.batch, cfg.time * cfg.heads, x.shape[-1])
+    case View.ROWS:
+      return x.transpose(0, 2, 1, 3)
+    case View.LANES:
+      return x.transpose(0, 2, 3, 1)
+
+
+def from_view(cfg: Config, x):
+  """Inverse of `to_view`."""
+  match cfg.view:
+    case View.STRIDED:
+      return x.reshape(cfg.batch, cfg.time, cfg.heads, x.shape[-1])
+    case View.ROWS:
+      return x.transpose(0, 2, 1, 3)
+    case View.LANES:
+      return x.transpose(0, 3, 1, 2)
+
+
+def shape_of_view(cfg: Config, dim: int) -> tuple[int, ...]:
+  """The shape of what `to_view` gives for `[B, T, H, dim]`."""
+  shape = (cfg.batch, cfg.time, cfg.all_heads, dim)
+  return jax.eval_shape(lambda x: to_view(cfg, x), jax.ShapeDtypeStruct(shape, cfg.dtype)).shape
 
 
 def ids_of_chunks(cfg: Config, segment_ids):
@@ -304,7 +472,7 @@ def call(
   Args:
     cfg: static description.
     kernel: called with the config and a dictionary of the refs of inputs, outputs and scratch; `[B, T, H, D]` ones come as
-      lists of refs of `[1, block * H, LANES]`, one for each tile of lanes.
+      lists of refs, as `load_pair` takes them.
     specs: block specs.
     rows_in: arrays [B, T, H, D] by name.
     inputs: other arrays and their block specs by name.
@@ -314,17 +482,16 @@ def call(
     name: name of the kernel.
   """
   dims_in = {n: x.shape[-1] for n, x in rows_in.items()}
-  arrays = [*(rows_of(cfg, x) for x in rows_in.values()), *(x for x, _ in inputs.values())]
-  in_specs = [*(specs.rows(dim) for dim in dims_in.values()), *(spec for _, spec in inputs.values())]
-  rows = cfg.time * cfg.heads
-  results = [((cfg.batch, rows, dim), cfg.dtype, specs.rows(dim)) for dim in rows_out.values()]
+  arrays = [*(to_view(cfg, x) for x in rows_in.values()), *(x for x, _ in inputs.values())]
+  in_specs = [*(specs.operand(dim) for dim in dims_in.values()), *(spec for _, spec in inputs.values())]
+  results = [(shape_of_view(cfg, dim), cfg.dtype, specs.operand(dim)) for dim in rows_out.values()]
   results += outputs.values()
   # Under shard_map(check_vma=True): what varies over a mesh axis makes every operand and result vary over it.
   axes = varying_axes(*arrays)
   arrays = [vary(x, axes) for x in arrays]
 
   # Loads and stores with a stride take one tile of lanes: wider blocks are copied from and to tiles.
-  wide = {n: dim for n, dim in (dims_in | rows_out).items() if dim > LANES}
+  wide = {n: dim for n, dim in (dims_in | rows_out).items() if dim > LANES and cfg.view is View.STRIDED}
   tiles = [[pltpu.VMEM((1, cfg.block * cfg.heads, w), cfg.dtype) for w in lane_widths(dim)] for dim in wide.values()]
 
   def run(*arrays, interpret: bool):
@@ -345,7 +512,7 @@ def call(
       arrays = lax.optimization_barrier(arrays)
     return pl.pallas_call(
         body,
-        grid=(cfg.batch, cfg.num_blocks),
+        grid=(cfg.batch, cfg.groups, cfg.num_blocks),
         in_specs=in_specs,
         out_specs=[spec for _, _, spec in results],
         out_shape=[shape_with(varying_axes(*arrays), shape, dtype) for shape, dtype, _ in results],
@@ -356,7 +523,7 @@ def call(
     )(*arrays)
 
   compiler_params = pltpu.CompilerParams(
-      dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=vmem_capacity() * 15 // 16
+      dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=vmem_capacity() * 15 // 16
   )
 
   @jax.custom_jvp
@@ -370,7 +537,7 @@ def call(
     raise NotImplementedError("implementation 'pallas_tpu' can be differentiated only once; 'xla' more often")
 
   out = iter(launch(*arrays))
-  return {n: rows_of(cfg, next(out)) for n in rows_out} | {n: next(out) for n in outputs}
+  return {n: from_view(cfg, next(out)) for n in rows_out} | {n: next(out) for n in outputs}
 
 
 def _copy_tiles(cfg: Config, ref, tiles, join: bool):
@@ -390,24 +557,41 @@ def _copy_tiles(cfg: Config, ref, tiles, join: bool):
 
 # Larger blocks save fewer states but take longer to fill and drain the pipeline.
 MAX_BLOCK = 512
+MAX_BLOCK_OF_ONE_HEAD = 2048
 
 
 def make_config(q, v, *, scale: float, chunk_size: int | None, segmented: bool, states: bool) -> Config | None:
-  """Chooses chunk and block for arguments `q [B, T, H, K]` (H even) and `v [B, T, H, V]`.
+  """Chooses view, chunk, block and heads of a grid step for arguments `q [B, T, H, K]` and `v [B, T, H, V]`.
 
-  The chunk is `chunk_size` (rounded up to a multiple of 16) or the size of the matrix unit, or half of that where VMEM is
-  short; the block is the largest of 8, 4, 2 or 1 chunks, up to MAX_BLOCK tokens, with which the kernels stay within seven
-  eighths of LEAST_VMEM (of no chip's own, so that what is saved has the same shapes on all). None if there is no such
-  choice. `states` says that there is an initial or a final state.
+  The chunk is `chunk_size` or the size of the matrix unit, or half of that where VMEM is short, rounded up to a multiple of
+  16, in the view LANES of LANES. The block is the largest of 32, 16, 8, 4, 2 or 1 chunks, up to MAX_BLOCK tokens, with which
+  the kernels stay within seven eighths of LEAST_VMEM (of no chip's own, so that what is saved has the same shapes on all).
+
+  A grid step has all heads, in the view LANES as many as fit. In the view ROWS it has one, whose tokens lie together in HBM,
+  and up to MAX_BLOCK_OF_ONE_HEAD of them. That is also what is left if all heads do not fit in the view STRIDED; XLA then
+  copies the operands.
+
+  Returns:
+    The choice, or None if there is none. `states` says that there is an initial or a final state.
   """
   batch, time, heads, key_dim = q.shape
-  dtype = jnp.dtype(q.dtype)
-  largest = round_up(min(chunk_size or mxu_size(), time), 16)
-  sizes = [largest, max(16, largest // 32 * 16)] if chunk_size is None else [largest]
-  for chunk in sizes:
-    for chunks in (8, 4, 2, 1):
-      cfg = Config(batch, time, heads, key_dim, v.shape[-1], dtype, scale, chunk, chunks * chunk, segmented)
-      useful = chunks == 1 or cfg.block <= min(MAX_BLOCK, round_up(time, chunk))
+  value_dim, dtype = v.shape[-1], jnp.dtype(q.dtype)
+  largest = min(chunk_size or mxu_size(), time)
+  sizes = [largest, largest // 2] if chunk_size is None else [largest]
+  view = choose_view(time, heads, (key_dim, value_dim))
+  for view in [view, View.ROWS] if view is View.STRIDED else [view]:
+    groups_choice = {
+        View.STRIDED: [1],
+        View.ROWS: [heads],
+        View.LANES: [n for n in range(1, heads + 1) if heads % n == 0],
+    }
+    most = MAX_BLOCK_OF_ONE_HEAD if view is View.ROWS else MAX_BLOCK
+    for size, chunks, groups in itertools.product(sizes, (32, 16, 8, 4, 2, 1), groups_choice[view]):
+      chunk = round_up(max(size, 1), LANES if view is View.LANES else 16)
+      cfg = Config(
+          view, batch, time, heads // groups, groups, key_dim, value_dim, dtype, scale, chunk, chunks * chunk, segmented
+      )
+      useful = chunks == 1 or cfg.block <= min(most, round_up(time, chunk))
       if useful and vmem_bytes(cfg, states) <= LEAST_VMEM * 7 // 8:
         return cfg
   return None
@@ -416,15 +600,16 @@ def make_config(q, v, *, scale: float, chunk_size: int | None, segmented: bool, 
 def vmem_bytes(cfg: Config, states: bool) -> int:
   """VMEM of the backward kernel, the larger of the two: blocks of seven operands and of the states (saved, cotangent and
   gradient) in two buffers each, tiles of the wide ones, the states of a block, S, dS, and the decays."""
-  rows = cfg.block * cfg.heads * cfg.dtype.itemsize
-  operands = 4 * round_up(cfg.key_dim, LANES) + 3 * round_up(cfg.value_dim, LANES)
+  tokens = cfg.block * cfg.heads * cfg.dtype.itemsize
+  filled = functools.partial(round_up, multiple=16 if cfg.view is View.LANES else LANES)
+  operands = 4 * filled(cfg.key_dim) + 3 * filled(cfg.value_dim)
   state = cfg.heads * round_up(cfg.key_dim, 8) * round_up(cfg.value_dim, LANES)
   all_states = state * ((2 + cfg.chunks_per_block) * cfg.dtype.itemsize + (2 + 4 * states) * 4)
   decays = (cfg.heads if cfg.uniform else 1) * cfg.chunk * (round_up(cfg.chunk, LANES) + 2 * LANES) * 4
-  tiles = 4 * _wide(cfg.key_dim) + 3 * _wide(cfg.value_dim)
-  return rows * (2 * operands + tiles) + all_states + decays + cfg.chunk * LANES * 4
+  tiles = 4 * _wide(cfg, cfg.key_dim) + 3 * _wide(cfg, cfg.value_dim)
+  return tokens * (2 * operands + tiles) + all_states + decays + cfg.chunk * LANES * 4
 
 
-def _wide(dim: int) -> int:
-  """Lanes of the tiles of a block that is wider than one."""
-  return round_up(dim, LANES) if dim > LANES else 0
+def _wide(cfg: Config, dim: int) -> int:
+  """Lanes of the tiles of a block that is wider than one and read with a stride."""
+  return round_up(dim, LANES) if dim > LANES and cfg.view is View.STRIDED else 0

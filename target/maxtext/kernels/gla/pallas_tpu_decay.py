@@ -30,7 +30,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
-from maxtext.kernels.gla.pallas_tpu_common import Config, LANES, fit_lanes, lanes
+from maxtext.kernels.gla.pallas_tpu_common import Config, LANES, Unit, View, fit_lanes, lanes
 
 # Distance of what must not be seen. With g <= MAX_LOG_DECAY < 0, exp(g * FAR) is 0, for -inf = g * FAR as well.
 FAR = 1e36
@@ -156,46 +156,66 @@ def _scan_tile(ids, carried_ref):
 
 
 class Decays:
-  """The decays in one chunk.
+  """Multiply by the decays in one chunk.
 
-  `pairs(head)` [chunk, chunk]: from token to token, times `scale`, column by row or (transposed) row by column.
-  `start(head, dim)` [chunk, dim]: from the state before the chunk to a token, times `scale`.
-  `end(head, dim)` [chunk, dim]: from a token to the state after the chunk.
-  `carry(head, dim)` [1, dim]: from the state before the chunk to the state after it.
+  `pairs(unit, x)`, x [chunk, chunk]: from token to token, times `scale`, column by row or (transposed, or in the view
+    LANES) row by column. Tiles of which all tokens come in the wrong order are 0 without the work.
+  `start(unit, x)`, x [chunk, D], in the view LANES [D, chunk]: from the state before the chunk to a token, times `scale`.
+  `end(unit, x)`, x as of `start`: from a token to the state after the chunk.
+  `carry(unit, x)`, x [K, V]: from the state before the chunk to the state after it.
 
-  VMEM holds the distances; where the chunks of a call are all alike (`cfg.uniform`), the decays themselves, by head.
+  VMEM holds the distances, of as many chunks as are worked on at once (`slots`); where the chunks of a call are all alike
+  (`cfg.uniform`), the decays themselves, by head.
   """
 
   def __init__(self, cfg: Config, refs: dict, transposed: bool):
-    self._cfg, self._transposed = cfg, transposed
+    self._cfg = cfg
+    # Rows are the tokens that act, columns those that are acted on; else it is the other way around.
+    self._upper = transposed is not (cfg.view is View.LANES)
     self._log_decay_ref = refs["log_decay"]
     self._pairs_ref, self._start_ref, self._end_ref, self._carry_ref, keep_ref = refs["decays"]
     self.keep_ref = None if cfg.uniform else keep_ref
 
   @staticmethod
   def scratch_shapes(cfg: Config) -> list:
-    lead = (cfg.heads,) if cfg.uniform else ()
-    sizes = [(cfg.chunk, cfg.chunk), (cfg.chunk, LANES), (cfg.chunk, LANES), (1, LANES)]
-    return [*(pltpu.VMEM(lead + size, jnp.float32) for size in sizes), pltpu.VMEM((cfg.chunk, LANES), jnp.uint32)]
+    lead = (cfg.heads if cfg.uniform else 2 if cfg.heads == 1 else 1,)
+    by_token = (1, cfg.chunk) if cfg.view is View.LANES else (cfg.chunk, LANES)
+    sizes = [(cfg.chunk, cfg.chunk), by_token, by_token, (1, LANES)]
+    return [*(pltpu.VMEM(lead + size, jnp.float32) for size in sizes), pltpu.VMEM(lead + by_token, jnp.uint32)]
 
-  def pairs(self, head):
-    return self._decay(self._pairs_ref, head, self._cfg.scale)
+  def pairs(self, unit: Unit, x):
+    tile = LANES if self._cfg.chunk % LANES == 0 else self._cfg.chunk
+    starts = range(0, self._cfg.chunk, tile)
 
-  def start(self, head, dim: int):
-    return fit_lanes(self._decay(self._start_ref, head, self._cfg.scale), dim)
+    def part(row: int, col: int):
+      if (row > col) if self._upper else (row < col):
+        return jnp.zeros((tile, tile), jnp.float32)
+      decay = self._decay(self._pairs_ref, unit, self._cfg.scale, (pl.ds(row, tile), pl.ds(col, tile)))
+      return x[row : row + tile, col : col + tile] * decay
 
-  def end(self, head, dim: int):
-    return fit_lanes(self._decay(self._end_ref, head), dim)
+    return jnp.concatenate([jnp.concatenate([part(row, col) for col in starts], axis=1) for row in starts], axis=0)
 
-  def carry(self, head, dim: int):
-    return fit_lanes(self._decay(self._carry_ref, head), dim)
+  def start(self, unit: Unit, x):
+    return self._by_token(x, self._decay(self._start_ref, unit, self._cfg.scale))
 
-  def _decay(self, ref, head, scale: float = 1.0):
-    return ref[head] if self._cfg.uniform else self._exp(head, ref[...], scale)
+  def end(self, unit: Unit, x):
+    return self._by_token(x, self._decay(self._end_ref, unit))
+
+  def carry(self, unit: Unit, x):
+    decay = fit_lanes(self._decay(self._carry_ref, unit), x.shape[1])
+    return x * decay
+
+  def _by_token(self, x, decay):
+    if self._cfg.view is not View.LANES:
+      decay = fit_lanes(decay, x.shape[1])
+    return x * decay
+
+  def _decay(self, ref, unit: Unit, scale: float = 1.0, at=(slice(None), slice(None))):
+    return ref[unit.head, *at] if self._cfg.uniform else self._exp(unit.head, ref[unit.slot, *at], scale)
 
   def _exp(self, head, distance, scale: float):
     """`scale * exp(g * distance)`."""
-    rate = jnp.clip(self._log_decay_ref[0, head], MIN_LOG_DECAY, MAX_LOG_DECAY) * LOG2_E
+    rate = jnp.clip(self._log_decay_ref[0, 0, head], MIN_LOG_DECAY, MAX_LOG_DECAY) * LOG2_E
     decay = jnp.exp2(rate * distance)
     return decay if scale == 1 else scale * decay
 
@@ -212,19 +232,19 @@ class Decays:
       for ref, distance, factor in zip(refs, distances, (scale, scale, 1.0, 1.0)):
         ref[head] = self._exp(head, distance, factor)
 
-  def enter_chunk(self, tokens: Tokens):
+  def enter_chunk(self, tokens: Tokens, slot: int):
     """To be called before the work on a chunk with these tokens, unless all chunks are alike."""
     refs = (self._pairs_ref, self._start_ref, self._end_ref, self._carry_ref, self.keep_ref)
     for ref, value in zip(refs, self._distances(tokens)):
-      ref[...] = value
+      ref[slot] = value
 
   def _distances(self, tokens: Tokens):
     """Distances in a chunk.
 
     Returns:
-      pairs [chunk, chunk], start [chunk, LANES], end [chunk, LANES] and carry [1, LANES], float32: FAR where the two ends
-      are not of one run, the token that acts comes after the other, or a token is not real; keep [chunk, LANES] uint32:
-      all ones for real tokens, 0 for others.
+      pairs [chunk, chunk], start, end and carry [1, LANES], float32: FAR where the two ends are not of one run, the token
+      that acts comes after the other, or a token is not real; keep, uint32: all ones for real tokens, 0 for others. start,
+      end and keep are [chunk, LANES] with equal lanes, in the view LANES [1, chunk].
     """
     c = self._cfg.chunk
     col_position, col_run = _down(tokens.position), _down(tokens.run)
@@ -235,11 +255,15 @@ class Decays:
       return jnp.where(seen, number.astype(jnp.float32), FAR)
 
     between, order = tokens.position - position, row >= col
-    if not self._transposed:
+    if not self._upper:
       between, order = -between, row <= col
     pairs = distance((tokens.run == run) & (run > 0) & order, between)
-    position0, run0, position1, run1 = (lanes(x) for x in tokens[2:])
+    at0_at1 = position0, run0, position1, run1 = [lanes(x) for x in tokens[2:]]
+    carry = distance(run0 == run1, position1 - position0)
+    if self._cfg.view is View.LANES:
+      col_position, col_run = tokens[:2]
+      at0_at1 = tokens[2:]
+    position0, run0, position1, run1 = at0_at1
     start = distance(col_run == run0, col_position - position0)
     end = distance(col_run == run1, position1 - col_position)
-    carry = distance(run0 == run1, position1 - position0)
     return pairs, start, end, carry, jnp.where(col_run > 0, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))

@@ -30,14 +30,14 @@ from jax.experimental.pallas import tpu as pltpu
 import jax.numpy as jnp
 
 from maxtext.kernels.gla import pallas_tpu_common as common, pallas_tpu_decay as decay
-from maxtext.kernels.gla.pallas_tpu_common import Config, dot
+from maxtext.kernels.gla.pallas_tpu_common import Config, dot, dot_tokens
 from maxtext.kernels.gla.pallas_tpu_decay import Decays, Tokens
 
 
 def _kernel(cfg: Config, refs, initial: bool, save: bool, final: bool):
-  """One block of tokens. Grid (B, blocks), the blocks of a row in order; the state stays in VMEM in between."""
+  """One block of tokens. Grid (B, groups, blocks), the blocks of a row in order; the state stays in VMEM in between."""
   state_ref, decays = refs["state"], Decays(cfg, refs, transposed=False)
-  block = pl.program_id(1)
+  block = pl.program_id(2)
 
   @pl.when(block == 0)
   def _():
@@ -49,12 +49,12 @@ def _kernel(cfg: Config, refs, initial: bool, save: bool, final: bool):
   if save:
     refs["states"][0, 0] = state_ref[...].astype(cfg.dtype)
 
-  def enter_chunk(in_block):
+  def enter_chunk(in_block, slot):
     if not cfg.segmented:
-      decays.enter_chunk(decay.plain_tokens(cfg, block * cfg.chunks_per_block + in_block))
+      decays.enter_chunk(decay.plain_tokens(cfg, block * cfg.chunks_per_block + in_block), slot)
       return
     tokens = decay.scan_tokens(refs["ids"][0, in_block], refs["carried"])
-    decays.enter_chunk(tokens)
+    decays.enter_chunk(tokens, slot)
     if save:
       tokens.store(cfg, refs["tokens"], in_block)
 
@@ -67,29 +67,26 @@ def _kernel(cfg: Config, refs, initial: bool, save: bool, final: bool):
       refs["final"][0] = state_ref[...]
 
 
-def _pair(cfg: Config, refs, decays: Decays, in_block, pair):
-  """Outputs of two heads in one chunk; moves their states on.
-
-  The two go in step, so that the matrix unit has one's products to do while the other's results are on their way.
-  """
-  state_ref, start = refs["state"], in_block * cfg.chunk
-  both = range(2)
-  heads = [pair.head(i) for i in both]
+def _pair(cfg: Config, refs, decays: Decays, pair):
+  """Outputs of the units of a pair; moves their states on."""
+  units, tokens, dims = pair.units, cfg.token_axis, cfg.dim_axis
   q, k, v = (
-      common.load_pair(cfg, refs[n], dim, start, pair, decays.keep_ref)
+      common.load_pair(cfg, refs[n], dim, pair, decays.keep_ref)
       for n, dim in (("q", cfg.key_dim), ("k", cfg.key_dim), ("v", cfg.value_dim))
   )
-  state = [state_ref[h] for h in heads]
-  scores = [dot(cfg, q[i], k[i], (1, 1)) for i in both]
-  inter = [dot(cfg, q[i], state[i].astype(cfg.dtype)) for i in both]
-  k = [(k[i].astype(jnp.float32) * decays.end(heads[i], cfg.key_dim)).astype(cfg.dtype) for i in both]
-  update = [dot(cfg, k[i], v[i], (0, 0)) for i in both]
-  scores = [(scores[i] * decays.pairs(heads[i])).astype(cfg.dtype) for i in both]
-  intra = [dot(cfg, scores[i], v[i]) for i in both]
-  o = [intra[i] + inter[i] * decays.start(heads[i], cfg.value_dim) for i in both]
-  for i in both:
-    state_ref[heads[i]] = decays.carry(heads[i], cfg.value_dim) * state[i] + update[i]
-  common.store_pair(cfg, refs["o"], start, pair, o)
+  each = range(len(units))
+  scores = [dot_tokens(cfg, q[i], k[i], (dims, dims)) for i in each]
+  k = [decays.end(units[i], k[i].astype(jnp.float32)).astype(cfg.dtype) for i in each]
+  update = [dot(cfg, k[i], v[i], (tokens, tokens)) for i in each]
+  inter = []
+  for i, unit in enumerate(units):
+    state = refs["state"][unit.head]
+    inter.append(dot_tokens(cfg, q[i], state.astype(cfg.dtype), (dims, 0)))
+    refs["state"][unit.head] = decays.carry(unit, state) + update[i]
+  scores = [decays.pairs(units[i], scores[i]).astype(cfg.dtype) for i in each]
+  intra = [dot_tokens(cfg, scores[i], v[i], (dims, tokens)) for i in each]
+  o = [intra[i] + decays.start(units[i], inter[i]) for i in each]
+  common.store_pair(cfg, refs["o"], pair, o)
 
 
 def forward(cfg: Config, q, k, v, g, initial_state, segment_ids, *, save: bool, final: bool):
@@ -109,23 +106,24 @@ def forward(cfg: Config, q, k, v, g, initial_state, segment_ids, *, save: bool, 
     `tokens`, int32 of `Tokens.saved_shape`; final state [B, H, K, V] float32 or None.
   """
   specs = common.Specs(cfg)
-  inputs = {"log_decay": (g[None], specs.log_decay())}
+  inputs = {"log_decay": (g.reshape(cfg.groups, 1, cfg.heads), specs.log_decay())}
   if initial_state is not None:
     inputs["initial"] = initial_state, specs.state()
   if cfg.segmented:
     inputs["ids"] = common.ids_of_chunks(cfg, segment_ids), specs.ids()
   state_shape = (cfg.heads, cfg.key_dim, cfg.value_dim)
+  all_states = (cfg.all_heads, cfg.key_dim, cfg.value_dim)
   scratch = {"state": pltpu.VMEM(state_shape, jnp.float32), "decays": Decays.scratch_shapes(cfg)}
   if cfg.segmented:
     scratch["carried"] = pltpu.VMEM(decay.carried_shape(cfg), jnp.int32)
   outputs = {}
   if save:
-    outputs["states"] = (cfg.batch, cfg.num_blocks) + state_shape, cfg.dtype, specs.saved()
+    outputs["states"] = (cfg.batch, cfg.num_blocks) + all_states, cfg.dtype, specs.saved()
     if cfg.segmented:
       shape = Tokens.saved_shape(cfg)
       outputs["tokens"] = shape, jnp.int32, specs.tokens(shape)
   if final:
-    outputs["final"] = (cfg.batch,) + state_shape, jnp.float32, specs.state()
+    outputs["final"] = (cfg.batch,) + all_states, jnp.float32, specs.state()
 
   results = common.call(
       cfg,

@@ -1,0 +1,56 @@
+"""The fused kernels in each of the views in which they read their operands, whatever the shape would choose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from maxtext.kernels.gla import pallas_tpu_common
+from maxtext.kernels.gla.pallas_tpu_common import View, choose_view, pair_group
+
+from migration_tests.kernels.pairwise import pairwise
+from migration_tests.kernels.test_implementations import Shape, assert_right, identify
+
+pytestmark = [pytest.mark.model, pytest.mark.usefixtures("quick_compilation")]
+
+FACTORS = {
+    "view": [View.STRIDED, View.ROWS, View.LANES],
+    "unrolled": [False, True],
+    "time": [17, 40, 129, 200, 300],
+    "segments": ["none", "packed", "many", "padded middle", "scattered", "only padding"],
+    "decay": ["0", "slopes", "-3.4e38", "mixed"],
+    "states": ["none", "initial", "final", "both"],
+    "shape": [Shape(2, 2, 12, 20), Shape(1, 6, 1, 8), Shape(1, 4, 130, 136), Shape(1, 20, 8, 4)],
+    "chunk_size": [None, 16, 40],
+    "dtype": ["float32", "bfloat16"],
+}
+
+
+@pytest.mark.parametrize("case", pairwise(FACTORS, seed=5), ids=identify)
+def test_values_and_gradients(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pallas_tpu_common, "choose_view", lambda *_: case["view"])
+    if case["unrolled"]:  # as on a TPU
+        monkeypatch.setattr(
+            pallas_tpu_common, "pair_group", lambda cfg: pair_group(replace(cfg, interpret=False))
+        )
+    assert_right("pallas_tpu", case)
+
+
+@pytest.mark.parametrize(
+    ("time", "heads", "dims", "view"),
+    [
+        (4096, 16, (128, 128), View.STRIDED),
+        (4096, 4, (256, 128), View.STRIDED),
+        (1, 8, (64, 64), View.STRIDED),
+        (4096, 20, (128, 128), View.ROWS),
+        (4096, 1, (256, 256), View.ROWS),
+        (40, 20, (64, 64), View.ROWS),
+        (4096, 16, (64, 64), View.LANES),
+        (500, 20, (112, 96), View.LANES),
+        (100, 3, (16, 16), View.LANES),
+    ],
+)
+def test_the_view_is_that_of_xla(time: int, heads: int, dims: tuple[int, int], view: View) -> None:
+    """As read from programs that libtpu compiled: XLA orders the axes such that tiles waste least."""
+    assert choose_view(time, heads, dims) is view
