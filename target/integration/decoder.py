@@ -7,6 +7,17 @@ from codemods.engine.overlay import Integration, Step
 from codemods.rules.base import Example, Rule
 
 DECODERS = "maxtext/layers/nnx_decoders.py"
+DECODE_CHECKPOINT = "maxtext/utils/generate_param_only_checkpoint.py"
+
+_UNROLL = """
+if config.decoder_block == DecoderBlockType.LING2:
+  ling2.unroll_decoder_layers(config, state.model["decoder"])
+  return
+"""
+_BIAS = """
+if config.decoder_block == DecoderBlockType.LING2:
+  bf16_model = ling2.add_routing_bias(bf16_model, state.model)
+"""
 
 
 def _classes(file: AnchoredFile) -> None:
@@ -37,10 +48,26 @@ def _execution(file: AnchoredFile) -> None:
     )
 
 
+def _host_offload(file: AnchoredFile) -> None:
+    offload = "self.config.parameter_memory_host_offload"
+    scan = file.module.klass("NNXDecoder").function("_apply_layers_sequentially")
+    scan.replace_all(offload, f"{offload} and not self.is_ling2")
+
+
 def _order(file: AnchoredFile) -> None:
     file.module.klass("NNXDecoder").function("get_layers").prepend(
         "if self.is_ling2:\n  return ling2.get_layers(self)\n"
     )
+
+
+def _unrolled(file: AnchoredFile) -> None:
+    file.module.function("_possibly_unroll_params_nnx").prepend(_UNROLL)
+    file.add_import("from maxtext.models import ling2")
+
+
+def _decode_bias(file: AnchoredFile) -> None:
+    save = file.module.function("_save_decode_checkpoint_nnx")
+    save.statement("bf16_model = jax.tree_util.tree_map(__cast, __tree)").insert_after(_BIAS)
 
 
 INTEGRATIONS = (
@@ -49,6 +76,10 @@ INTEGRATIONS = (
             "INT009",
             "safe",
             "The NNX decoder has Ling2's layer classes, and makes and runs its layers with the functions of `models/ling2.py`",
+            (
+                "These bring parameters from host memory layer by layer, where the scan would bring a whole cycle's and keep "
+                "them for the backward pass."
+            ),
             examples=(
                 Example(
                     path=DECODERS,
@@ -71,6 +102,11 @@ class NNXDecoder(nnx.Module):
   def get_decoder_layers(self):
     layer_map = {DecoderBlockType.DEEPSEEK: [deepseek.Dense, deepseek.MoE]}
     return layer_map[self.config.decoder_block]
+
+  def _apply_layers_sequentially(self, layers, y):
+    if self.config.parameter_memory_host_offload:
+      layers = to_device(layers)
+    return layers(y)
 
   def __call__(self, y):
     if self.is_gemma4_small:
@@ -109,6 +145,11 @@ class NNXDecoder(nnx.Module):
     }
     return layer_map[self.config.decoder_block]
 
+  def _apply_layers_sequentially(self, layers, y):
+    if self.config.parameter_memory_host_offload and not self.is_ling2:
+      layers = to_device(layers)
+    return layers(y)
+
   def __call__(self, y):
     if self.is_gemma4_small:
       y = self._apply_small(y)
@@ -131,7 +172,55 @@ class NNXDecoder(nnx.Module):
             Step(DECODERS, _classes),
             Step(DECODERS, _construction),
             Step(DECODERS, _execution),
+            Step(DECODERS, _host_offload),
             Step(DECODERS, _order),
         ),
+    ),
+    Integration(
+        Rule(
+            "INT023",
+            "safe",
+            "A checkpoint made for decoding keeps Ling2's routing bias, and is unrolled to the names of its layers",
+            examples=(
+                Example(
+                    path=DECODE_CHECKPOINT,
+                    before="""\
+from maxtext.common.common_types import DecoderBlockType
+from maxtext.utils import gcs_utils
+
+
+def _possibly_unroll_params_nnx(config, state, state_mesh_shardings, mesh):
+  \"\"\"Unrolls.\"\"\"
+  param_only_state, other_state = nnx.split_state(state, nnx.Param, ...)
+
+
+def _save_decode_checkpoint_nnx(config, state, checkpoint_manager):
+  bf16_model = jax.tree_util.tree_map(lambda x: x.astype(jnp.bfloat16), pure_model)
+  bf16_model = _wrap_value(bf16_model)
+""",
+                    after="""\
+from maxtext.common.common_types import DecoderBlockType
+from maxtext.models import ling2
+from maxtext.utils import gcs_utils
+
+
+def _possibly_unroll_params_nnx(config, state, state_mesh_shardings, mesh):
+  \"\"\"Unrolls.\"\"\"
+  if config.decoder_block == DecoderBlockType.LING2:
+    ling2.unroll_decoder_layers(config, state.model["decoder"])
+    return
+  param_only_state, other_state = nnx.split_state(state, nnx.Param, ...)
+
+
+def _save_decode_checkpoint_nnx(config, state, checkpoint_manager):
+  bf16_model = jax.tree_util.tree_map(lambda x: x.astype(jnp.bfloat16), pure_model)
+  if config.decoder_block == DecoderBlockType.LING2:
+    bf16_model = ling2.add_routing_bias(bf16_model, state.model)
+  bf16_model = _wrap_value(bf16_model)
+""",
+                ),
+            ),
+        ),
+        (Step(DECODE_CHECKPOINT, _unrolled), Step(DECODE_CHECKPOINT, _decode_bias)),
     ),
 )

@@ -31,6 +31,8 @@ if self.decoder_block == DecoderBlockType.LING2 and not self.pure_nnx_decoder:
     )
   if self.mtp_num_layers > 0:
     raise ValueError("Ling2's Linen decoder has no MTP layers: set pure_nnx_decoder=True or mtp_num_layers=0.")
+  if self.scan_layers and self.force_unroll:
+    raise ValueError("Checkpoints of Ling2's scanned Linen decoder are not unrolled: set pure_nnx_decoder=True.")
 """
 
 

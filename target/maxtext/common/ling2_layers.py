@@ -236,6 +236,18 @@ def validate_config(config: Any) -> None:
       )
 
   # Ways of running that the decoder has no answer for.
+  if config.use_chunked_prefill and any(spec.attention == MLA for spec in specs):
+    raise ValueError("Ling2 does not support use_chunked_prefill: MLA's caches cannot continue a prefill.")
+  if config.stack_prefill_result_cache and not config.scan_layers:
+    raise ValueError(
+        "Ling2 does not support stack_prefill_result_cache without scan_layers: GLA and MLA layers cache different things."
+    )
+  aqt = config.quantization in ("int4", "int8", "intmp") and not config.use_qwix_quantization
+  if aqt and not config.sparse_matmul:
+    raise ValueError(
+        f"Ling2 with sparse_matmul=False and quantization={config.quantization!r} needs use_qwix_quantization=True: AQT "
+        "does not multiply densely by experts."
+    )
   if getattr(config, "using_pipeline_parallelism", False):
     raise ValueError("Ling2 does not support pipeline parallelism.")
   if config.ici_context_parallelism * config.dcn_context_parallelism > 1 and config.context_parallel_load_balance:

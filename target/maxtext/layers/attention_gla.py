@@ -79,7 +79,9 @@ class BailingMoeV2LinearAttention(nnx.Module):
     mesh: the device mesh.
     model_mode: mode that the module is built for; it has a state to carry unless that is "train".
     layer_idx: index in the whole model, used where the caller gives no `global_layer_idx`.
+    inputs_shape: [batch, length, emb] of the inputs; the carried state is made for that batch.
     quant: optional quantization of the projections.
+    kernel_init: initializer of the projections.
   """
 
   def __init__(
@@ -272,7 +274,21 @@ class BailingMoeV2LinearAttention(nnx.Module):
     )
 
   def _attend(self, query, key, value, log_decay, segment_ids, batch_name, model_mode, previous_chunk) -> Array:
-    """Runs the chunked kernel on each device's rows and heads."""
+    """Runs the chunked kernel on each device's rows and heads.
+
+    Args:
+      query: [batch, length, heads, head_dim], like `key` and `value`.
+      key: as above.
+      value: as above.
+      log_decay: [heads].
+      segment_ids: [batch, length] or None.
+      batch_name: logical name of the batch axis.
+      model_mode: "train" or "prefill".
+      previous_chunk: given when a prefill continues the one before.
+
+    Returns:
+      [batch, length, heads, head_dim].
+    """
     prefill = model_mode == MODEL_MODE_PREFILL
     initial_state = self._state(query.shape[0]) if prefill and previous_chunk is not None else None
 
@@ -315,7 +331,7 @@ class BailingMoeV2LinearAttention(nnx.Module):
     return out
 
   def _decode(self, query, key, value, log_decay) -> Array:
-    """Runs the recurrence one token on."""
+    """Runs the recurrence one token on; query, key, value and the result are [batch, 1, heads, head_dim]."""
     if query.shape[1] != 1:
       raise ValueError(f"Autoregressive decoding takes one token at a time, got {query.shape[1]}.")
     if self.recurrent_state is None:
@@ -327,7 +343,7 @@ class BailingMoeV2LinearAttention(nnx.Module):
     return out[:, None]
 
   def _state(self, batch: int) -> Array:
-    """Returns the carried state of `batch` rows; an empty state of one row stands for any number of rows."""
+    """Returns the carried state, [batch, heads, head_dim, head_dim]; an empty one of one row stands for any batch."""
     if self.recurrent_state is None:
       raise ValueError("Continuing a prefill needs a model built with model_mode='prefill', not 'train'.")
     state = self.recurrent_state.get_value()

@@ -362,6 +362,8 @@ class LayerRemat:
 def run_layer(layer: nnx.Module, inputs: jax.Array, remat: None | LayerRemat, **kwargs):
   """Applies a layer, rematerialized in the backward pass if `remat` is given, and keeps what it has recorded and cached.
 
+  Parameters that live in host memory are brought to the device here; rematerialized, they are brought again.
+
   Args:
     layer: the layer; its variables other than parameters are updated in place.
     inputs: [batch, length, emb].
@@ -371,19 +373,22 @@ def run_layer(layer: nnx.Module, inputs: jax.Array, remat: None | LayerRemat, **
   Returns:
     What the layer returns.
   """
-  if remat is None:
+  host_offload = layer.config.parameter_memory_host_offload
+  if remat is None and not host_offload:
     return layer(inputs, **kwargs)
   graphdef, params, rest = nnx.split(layer, nnx.Param, ...)
 
   def pure_layer(params, rest, inputs):
-    if layer.config.parameter_memory_host_offload:
+    if host_offload:
       params = jax.tree.map(lambda x: jax.device_put(x, max_utils.device_space()), params)
     merged = nnx.merge(graphdef, params, rest)
     outputs = merged(inputs, **kwargs)
     _, _, new_rest = nnx.split(merged, nnx.Param, ...)
     return outputs, new_rest
 
-  outputs, new_rest = jax.checkpoint(pure_layer, policy=remat.policy, prevent_cse=remat.prevent_cse)(params, rest, inputs)
+  if remat is not None:
+    pure_layer = jax.checkpoint(pure_layer, policy=remat.policy, prevent_cse=remat.prevent_cse)
+  outputs, new_rest = pure_layer(params, rest, inputs)
   nnx.update(layer, new_rest)
   return outputs
 
@@ -512,6 +517,47 @@ def get_layers(decoder: nnx.Module) -> list[nnx.Module]:
   pattern = ling2_layers.pattern_of(decoder.config)
   names = [pattern.unscanned_name(i) for i in range(pattern.num_decoder_layers)] + ["layers", "layers_remainder"]
   return [getattr(decoder, name) for name in names if hasattr(decoder, name)]
+
+
+def unroll_decoder_layers(config: Config, decoder_state: nnx.State) -> None:
+  """Turns the state of a scanned decoder into that of one that is not scanned, in place.
+
+  Args:
+    config: config of the scanned model.
+    decoder_state: variables below `decoder`; those of the cycles are taken apart, those of the remainder renamed.
+  """
+  pattern = ling2_layers.pattern_of(config)
+  plan = pattern.scan_plan()
+  cycles = decoder_state["layers"] if plan.num_cycles > 0 else {}
+  remainder = decoder_state["layers_remainder"] if plan.num_remainder_layers > 0 else {}
+
+  def of_cycle(cycle):
+    def take(variable):
+      # Variables that are no parameters, such as the routing bias, are stacked on their first axis.
+      axis = config.param_scan_axis if isinstance(variable, nnx.Param) else 0
+      return variable.replace(jnp.take(variable.get_value(), cycle, axis=axis))
+
+    return take
+
+  for layer_idx in range(plan.num_prefix_layers, pattern.num_decoder_layers):
+    if layer_idx < plan.remainder_base:
+      cycle, i = divmod(layer_idx - plan.num_prefix_layers, plan.interval)
+      layer = jax.tree.map(of_cycle(cycle), cycles[f"layer_{i}"], is_leaf=lambda x: isinstance(x, nnx.Variable))
+    else:
+      layer = remainder[f"layer_{layer_idx - plan.remainder_base}"]
+    decoder_state[pattern.unscanned_name(layer_idx)] = layer
+  for name in ("layers", "layers_remainder"):
+    decoder_state.pop(name, None)
+
+
+def add_routing_bias(params: dict[str, Any], state: nnx.State) -> dict[str, Any]:
+  """Returns the parameters and the routing biases of a model's state as one tree; the biases keep their dtype."""
+  biases = nnx.split_state(state, moe.MoEBiasVar, ...)[0].to_pure_dict()
+
+  def merge(tree, more):
+    return tree | {k: merge(tree.get(k, {}), v) if isinstance(v, dict) else v for k, v in more.items()}
+
+  return merge(params, biases)
 
 
 def apply_decoder_layers(
