@@ -35,6 +35,11 @@ def test_decode(check: Check) -> None:
     check("check_decode.py")
 
 
+def test_options(check: Check) -> None:
+    """Lower precision, quantization, host memory, prefill in chunks."""
+    check("check_options.py")
+
+
 def test_train(check: Check) -> None:
     """Training through the entry point."""
     check("check_train.py")

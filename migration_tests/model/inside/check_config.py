@@ -60,6 +60,12 @@ from migration_tests.model.inside import models
         ({"fused_qkv": True}, "fused_qkv"),
         ({"mhc_expansion_rate": 2}, "mhc_expansion_rate=2"),
         ({"attention": "paged"}, "attention='paged'"),
+        ({"use_chunked_prefill": True}, "use_chunked_prefill"),
+        (
+            {"stack_prefill_result_cache": True, "scan_layers": False},
+            "stack_prefill_result_cache without scan_layers",
+        ),
+        ({"quantization": "int8", "sparse_matmul": False}, "use_qwix_quantization=True"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

@@ -222,6 +222,11 @@ class TestScanEqualsLoop:
             f"logits {relative(scanned_logits, logits):.1e}, gradients {max(errors.values()):.1e}",
         )
         assert max(errors.values()) <= TOLERANCE, max(errors, key=lambda path: errors[path])
+        # No layer is left out: each has parameters of its own, and the output depends on all of them.
+        assert {path[1] for path in unscanned if "layers_" in path[1]} == {
+            ling2_layers.pattern_of(config).unscanned_name(i) for i in range(shape[0])
+        }
+        assert {path for path, gradient in gradients.items() if not gradient.any()} == set()
         # Every MoE layer records its expert counts, and both ways the same ones.
         pattern = ling2_layers.pattern_of(config)
         counts = recorded["decoder"]
@@ -379,6 +384,59 @@ def test_ways_of_multiplying_by_experts() -> None:
         logits[sparse, megablox] = call({}, tokens)
     for other in ((True, False), (True, True)):
         assert relative(logits[other], logits[False, False]) <= TOLERANCE
+
+
+def routed_by_hand(
+    scores: np.ndarray, bias: np.ndarray, groups: int, kept: int, chosen: int, factor: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the experts of one token, sorted, and their weights, by the definition of group-limited routing."""
+    biased = scores + bias
+    grouped = biased.reshape(groups, -1)
+    best = np.argsort(-np.sort(grouped)[:, -2:].sum(1), kind="stable")[:kept]
+    allowed = np.isin(np.arange(groups), best).repeat(grouped.shape[1])
+    experts = np.sort(np.argsort(np.where(allowed, -biased, np.inf), kind="stable")[:chosen])
+    return experts, scores[experts] / scores[experts].sum() * factor
+
+
+@pytest.mark.parametrize(
+    ("experts", "groups", "kept", "chosen"), [(4, 2, 1, 2), (8, 4, 2, 3), (12, 3, 2, 4)]
+)
+def test_groups_that_routing_has_masked(experts: int, groups: int, kept: int, chosen: int) -> None:
+    """Biased scores may all be negative; an expert of a masked group is not chosen for all that."""
+    config = layers_config(
+        (2, 2, 1),
+        num_experts=experts,
+        n_routing_groups=groups,
+        topk_routing_group=kept,
+        num_experts_per_tok=chosen,
+    )
+    mesh = models.make_mesh(config)
+    with logical_axis_rules(config.logical_axis_rules):
+        layer = ling2.Ling2DecoderLayer(config, mesh, MODEL_MODE_TRAIN, 1, rngs=nnx.Rngs(0))
+    routed = layer.Ling2MoeBlock_0.MoeBlock_0
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((200, experts))
+    bias = rng.uniform(-3, -1, (200, experts))
+    if experts == 4:
+        logits[0], bias[0] = (2, 1, 0, -1), (-0.9, -0.9, -2, -2)
+    scores = 1 / (1 + np.exp(-logits))
+    weights_of, indices = jax.jit(lambda *args: routed.get_topk(*args))(
+        jnp.asarray(scores + bias, jnp.float32)[None], jnp.asarray(scores, jnp.float32)[None]
+    )
+    order = np.argsort(np.asarray(indices[0]), axis=-1)
+    actual = np.take_along_axis(np.asarray(indices[0]), order, -1)
+    expected = [
+        routed_by_hand(s, b, groups, kept, chosen, config.routed_scaling_factor)
+        for s, b in zip(scores, bias, strict=True)
+    ]
+    np.testing.assert_array_equal(actual, [row for row, _ in expected])
+    np.testing.assert_allclose(
+        np.take_along_axis(np.asarray(weights_of[0]), order, -1),
+        [row for _, row in expected],
+        rtol=1e-5,
+    )
+    if experts == 4:
+        assert actual[0].tolist() == [0, 1]
 
 
 def test_silu_on_queries_keys_and_values() -> None:

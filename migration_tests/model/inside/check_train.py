@@ -13,7 +13,12 @@ import pytest
 from flax import nnx
 from maxtext.common import ling2_layers
 from maxtext.trainers.pre_train import train
-from maxtext.utils import maxtext_utils, train_utils
+from maxtext.utils import (
+    generate_param_only_checkpoint,
+    maxtext_utils,
+    model_creation_utils,
+    train_utils,
+)
 from maxtext.utils.globals import MAXTEXT_CONFIGS_DIR
 
 from migration_tests.model.inside import models
@@ -226,3 +231,53 @@ def test_checkpoints_continue_bit_for_bit(run_training: Any, tmp_path: Path) -> 
     for name in ("loss", "grad_norm", "param_norm"):
         assert first.series(name) == whole.series(name)[:4]
         assert second.series(name) == whole.series(name)[4:6]
+
+
+def test_checkpoint_for_decoding(run_training: Any, tmp_path: Path) -> None:
+    """Upstream's tool makes of a scanned checkpoint one of bfloat16 weights that a decoder with a loop reads."""
+    options = {
+        "scan_layers": True,
+        "mtp_num_layers": 0,
+        "enable_checkpointing": True,
+        "async_checkpointing": False,
+        "checkpoint_period": 2,
+        "base_output_directory": str(tmp_path / "trained"),
+    }
+    trained = run_training(3, **options)
+    given = models.RUN | models.TINY | OPTIONS | options | {"sparse_matmul": False}
+    config = models.make_config(
+        **given
+        | {
+            "force_unroll": True,
+            "base_output_directory": str(tmp_path / "decoding"),
+            "load_full_state_path": str(tmp_path / "trained/check/checkpoints/2/items"),
+        }
+    )
+    generate_param_only_checkpoint.generate_decode_checkpoint(config)
+    loop = models.make_config(
+        **given
+        | {
+            "scan_layers": False,
+            "load_parameters_path": str(tmp_path / "decoding/checks/checkpoints/0/items"),
+            "enable_checkpointing": True,
+        }
+    )
+    model, _ = model_creation_utils.from_pretrained(loop)
+    flat = dict(nnx.to_flat_state(nnx.state(model)))
+    actual = {
+        path: np.asarray(value.get_value(), np.float32)
+        for path, value in flat.items()
+        if models.is_weight(path, value)
+    }
+    rounded = {
+        path: (
+            tensor
+            if path[-2:] == ("gate", "bias")
+            else np.asarray(jnp.asarray(tensor, jnp.bfloat16), np.float32)
+        )
+        for path, tensor in trained.tensors.items()
+    }
+    scanned = models.scanned(actual, config)
+    assert set(scanned) == set(rounded)
+    for path, tensor in rounded.items():
+        np.testing.assert_array_equal(scanned[path], tensor, err_msg=str(path))
