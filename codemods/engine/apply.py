@@ -376,7 +376,7 @@ def _finish(
         row["note"] = notes.get(row["id"], "")
     total = len(data["hunks"]) + sum(row["new"] != row["path"] for row in data["files"])
     made = total - len(left)
-    migration.notes.append(f"{made} of {total} changes of report {data['id']} were accepted")
+    migration.notes.append(f"{made} of {total} changes of report {data['id']} were made")
     applied = {"report": data["id"], "made": made, "notes": notes}
     fresh = report.as_data(
         migration, data["request"]["format"], _remaining(found, chosen), applied, left

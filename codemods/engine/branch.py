@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import textwrap
 from pathlib import Path
 
 import git
@@ -232,6 +233,13 @@ def _message(migration: Migration, family: str) -> str:
     ]
     for rule, count in sorted(counts.items()):
         lines.append(f"{rule} (×{count}, {rules[rule].tier}): {rules[rule].summary}")
+        lines += textwrap.wrap(
+            rules[rule].detail,
+            96,
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+        )
     lines += [
         "",
         f"Made by ling2-migrate {__version__}, map {migration.map_base} to {migration.map_target}.",

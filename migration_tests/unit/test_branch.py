@@ -58,6 +58,10 @@ def test_messages_carry_what_the_rules_do(cli: CommandLine, tmp_path: Path) -> N
     rule = all_rules()["IMP001"]
     assert f"IMP001 (×4, {rule.tier}): {rule.summary}" in messages
     assert "MAP001 (×" in messages
+    words = " ".join(messages.split())
+    for name in ("MAP002", "REN001", "CFG001"):
+        assert (f"{name} (×" in words) == (" ".join(all_rules()[name].detail.split()) in words)
+    assert all_rules()["CFG001"].detail in words
     assert "to MaxText 0.2.5" in messages
 
 
