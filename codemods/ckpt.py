@@ -108,7 +108,7 @@ GroupSize = Annotated[
     str | None,
     typer.Option(
         help="Size of what is complete at a time, so at most lost when killed; of one safetensors file. "
-        "Such as 512M or 4G. Default: 1G to MaxText, 4G to HF.",
+        "Such as 512M or 4G. Default: a sixteenth, from 256M to 1G (to HF: 4G).",
         metavar="SIZE",
     ),
 ]

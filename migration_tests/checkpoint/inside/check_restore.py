@@ -30,7 +30,11 @@ def config_of(directory: Path, scan_layers: bool, slope: str, **options: Any) ->
     hf = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     described = ling2_params.maxtext_options(hf, hf_files.open_checkpoint(directory).shapes)
     return models.make_config(
-        **described, scan_layers=scan_layers, gla_slope_index=slope, max_target_length=200, **options
+        **described,
+        scan_layers=scan_layers,
+        gla_slope_index=slope,
+        max_target_length=200,
+        **options,
     )
 
 
@@ -58,8 +62,11 @@ def restored(config: Any, items: Path) -> nnx.Module:
     return nnx.merge(graphdef, nnx.from_flat_state(filled))
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-@pytest.mark.parametrize("variant", VARIANTS)
+# Each checkpoint in one layout, the first in both.
+CASES = [(VARIANTS[0], True), *((variant, i % 2 == 1) for i, variant in enumerate(VARIANTS))]
+
+
+@pytest.mark.parametrize(("variant", "scan_layers"), CASES)
 def test_logits(variant: str, scan_layers: bool, tmp_path: Path) -> None:
     directory, slope = ORACLE / variant, "zero_based"
     convert.to_maxtext(plan.plan(directory, scan_layers), tmp_path / "out", slope, "test")

@@ -37,9 +37,12 @@ from maxtext.checkpoint_conversion.utils.ling2_params import Parameter
 from maxtext.common import ling2_record
 import numpy as np
 
-# Output that is complete at a time: a database of a MaxText checkpoint, a file of an HF one.
-GROUP_BYTES = 1 << 30
-HF_FILE_BYTES = 4 << 30
+# Output that is complete at a time, a database of a MaxText checkpoint or a file of an HF one, is a part of the whole
+# within these limits.
+_GROUPS = 16
+_LEAST_BYTES = 256 << 20
+MOST_BYTES = 1 << 30
+MOST_HF_BYTES = 4 << 30
 # Bytes in memory per byte of a piece: as it is read, as it is written, and what tensorstore and zarr make of it.
 _COPIES = 4
 _MEMORY_BYTES = 512 << 20
@@ -54,7 +57,7 @@ class Settings:
 
   Attributes:
     workers: pieces of work done at a time.
-    group_bytes: size of what is complete at a time; None for the default of the output's format.
+    group_bytes: size of what is complete at a time; None for a part of the whole.
     shard: the groups that this host does.
     report: is told bytes done and in all.
   """
@@ -162,9 +165,13 @@ class MaxTextSource:
     if held.key == piece.key and held.stack_axes == piece.parameter.stack_axes:
       pieces.move(target, self.read(held, piece.box))
       return
+    stacked = piece.parameter.stack_axes
+    within = [side for axis, side in enumerate(piece.box) if axis not in stacked]
     for element in piece.elements:
       held, index = self._places[element.name]
-      pieces.move(target[element.index], self.read(held, index))
+      sides = iter(within)
+      box = tuple(next(sides) if isinstance(i, slice) else i for i in index)
+      pieces.move(target[element.index], self.read(held, box))
 
 
 # ---- HF to MaxText --------------------------------------------------------------------------------------------------
@@ -212,7 +219,7 @@ def _write_maxtext(
   run = _Run(parameters, itemsizes)
   items = pathlib.PurePath(STEP, orbax_files.ITEMS)
   groups = []
-  for held in _grouped(every, itemsizes, settings.group_bytes or GROUP_BYTES):
+  for held in _grouped(every, itemsizes, settings.group_bytes or run.group_bytes(MOST_BYTES)):
     number = len(groups)
 
     def write(folder: pathlib.Path, number: int = number, held: list[Piece] = held) -> None:
@@ -262,6 +269,10 @@ class _Run:
     self._sizes = [math.prod(parameter.shape) * itemsizes[parameter.key] for parameter in parameters]
     self.budget = work.MemoryBudget(max(self._sizes) + _MEMORY_BYTES)
     self._local = threading.local()
+
+  def group_bytes(self, most: int) -> int:
+    """Returns the size of what is to be complete at a time."""
+    return min(most, max(_LEAST_BYTES, sum(self._sizes) // _GROUPS))
 
   def room(self, size: int) -> np.ndarray:
     """Returns memory for a batch, which this thread uses again and again: new memory is slow."""
@@ -429,7 +440,7 @@ def to_hf(model: MaxTextModel, out: pathlib.Path, settings: Settings = Settings(
       for parameter in model.parameters
       for piece in _whole_tensors(pieces.split(parameter, itemsizes[parameter.key], source.chunks(parameter)))
   )
-  files = list(_grouped_lists(every, itemsizes, settings.group_bytes or HF_FILE_BYTES))
+  files = list(_grouped_lists(every, itemsizes, settings.group_bytes or run.group_bytes(MOST_HF_BYTES)))
   names = [f"model-{number:05}-of-{len(files):05}{hf_files.SUFFIX}" for number in range(1, len(files) + 1)]
   groups = []
   for name, held in zip(names, files):

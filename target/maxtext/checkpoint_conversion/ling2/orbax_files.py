@@ -26,6 +26,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import time
 from typing import Any, Iterable, Iterator, Mapping
 
@@ -150,8 +151,9 @@ def _context(cache_bytes: int = 0) -> ts.Context:
 
 
 def _line(error: Exception) -> str:
-  """The first line of an error, without the specs that tensorstore adds to it."""
-  return str(error).split("\n", maxsplit=1)[0].split(" [", maxsplit=1)[0][:300]
+  """What an error of tensorstore comes down to: what it says last, without the specs that it adds."""
+  text = str(error).split("\n", maxsplit=1)[0]
+  return re.sub(r" \[\w+='.*", "", text).rsplit(": ", maxsplit=1)[-1][:300]
 
 
 def find_items(path: pathlib.Path) -> pathlib.Path:
@@ -262,7 +264,10 @@ def database_name(group: int) -> str:
 
 
 class GroupWriter:
-  """Writes boxes of arrays into the OCDBT database of a group, below a folder; those of a batch at once."""
+  """Writes boxes of arrays into the OCDBT database of a group, those of a batch at once.
+
+  The database is made in a folder of its own, which is in the folder of the job, beside the job's result.
+  """
 
   def __init__(self, directory: pathlib.Path, group: int):
     self._directory = directory
@@ -318,7 +323,7 @@ class GroupWriter:
     try:
       yield
     except Exception as error:  # tensorstore has an exception type for each status
-      raise CheckpointError(f"{self._directory.parent}: cannot be written to ({_line(error)}).") from None
+      raise CheckpointError(f"{self._directory.parents[1]}: cannot be written to ({_line(error)}).") from None
 
 
 def finish(step: pathlib.Path, parameters: list[Parameter], custom_metadata: dict[str, Any]) -> None:

@@ -221,7 +221,7 @@ def run(
         with contextlib.suppress(OSError):
           parent.rmdir()
     if isinstance(error, OSError):
-      raise CheckpointError(f"{error.filename or folder}: {error.strerror or error}.") from None
+      raise CheckpointError(f"{error.filename or place.parent}: {error.strerror or error}.") from None
     raise
 
 
