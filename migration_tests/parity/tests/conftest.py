@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from migration_tests.model.conftest import UPSTREAM, make_overlay
-from migration_tests.parity import plan, run
+from migration_tests.parity import plan, run, weights
 
 REPOSITORY = Path(__file__).parents[3]
 CHECKOUT = REPOSITORY / "migration_tests" / "fixtures" / "ant_pretrain"
@@ -29,25 +32,64 @@ class Baseline:
 
 
 @pytest.fixture(scope="session")
-def trees(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all workers of this run."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+def once(place: Path, make: Callable[[], Any]) -> Any:
+    """Returns what `make` returns; it is called by one worker, and the others wait for it."""
+    try:
+        place.with_suffix(".lock").touch(exist_ok=False)
+    except FileExistsError:
+        while not place.exists():
+            time.sleep(0.5)
+    else:
+        made: Any = None
+        try:
+            made = make()
+        finally:
+            unfinished = place.with_suffix(".part")
+            unfinished.write_bytes(pickle.dumps(made))
+            unfinished.rename(place)
+    weights.parameter_map()  # for what is unpickled
+    result = pickle.loads(place.read_bytes())
+    assert result is not None, "another worker could not make it; see its failure"
+    return result
+
+
+@pytest.fixture(scope="session")
+def trees(shared: Path) -> tuple[Path, Path]:
     """The migrated checkout and the upstream tree with Ling2 in it."""
-    shared = tmp_path_factory.getbasetemp()
     given = os.environ.get("LING2_OVERLAY")
     overlay = Path(given) if given else shared / "overlay"
     if not given:
         make_overlay(overlay)
-    migrated = shared / "migrated"
-    run._tool("run", str(CHECKOUT), "--upstream", UPSTREAM, "--out", str(migrated))
+
+    def migrate() -> Path:
+        migrated = shared / "migrated"
+        run._tool("run", str(CHECKOUT), "--upstream", UPSTREAM, "--out", str(migrated))
+        return migrated
+
+    migrated: Path = once(shared / "migrated.pickle", migrate)
     return migrated, overlay
 
 
 @pytest.fixture(scope="session")
-def baseline(trees: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Baseline:
+def baseline(trees: tuple[Path, Path], shared: Path) -> Baseline:
     """Everything compared, three sides and the published code."""
     migrated, overlay = trees
-    folder = tmp_path_factory.getbasetemp() / "parity"
-    request = run.Request(CHECKOUT, migrated=migrated, overlay=overlay, oracle=ORACLE, keep=folder)
-    return Baseline(run.run(request), folder, migrated, overlay)
+
+    def compare() -> Baseline:
+        folder = shared / "parity"
+        request = run.Request(
+            CHECKOUT, migrated=migrated, overlay=overlay, oracle=ORACLE, keep=folder
+        )
+        return Baseline(run.run(request), folder, migrated, overlay)
+
+    compared: Baseline = once(shared / "parity.pickle", compare)
+    return compared
 
 
 Rerun = Callable[[str, list[str], list[tuple[str, str]]], run.Parity]
