@@ -1,6 +1,6 @@
 """Carry real branches with `rebase`, beside plain `git merge` and `git rebase`, and print what each leaves to a person.
 
-    python scripts/bench_rebase.py UPSTREAM_GIT FORK_GIT [--only BRANCH] [--out FILE]
+    python scripts/bench_rebase.py UPSTREAM_GIT FORK_GIT [--only BRANCH] [--target REV] [--out FILE]
 
 UPSTREAM_GIT is a repository of AI-Hypercomputer/maxtext with its branch ds32_flash, FORK_GIT one of primatrix/maxtext.
 Neither is written to. A fork hunk (`git diff -U3 base tip`) needs a person when it lies in a file whose conflict is
@@ -216,7 +216,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("upstream", type=Path)
     parser.add_argument("fork", type=Path)
-    parser.add_argument("--only")
+    parser.add_argument("--only", help="one branch")
+    parser.add_argument("--target", default="", help="the first digits of one target")
     parser.add_argument("--out", type=Path, help="write the rows as JSON")
     arguments = parser.parse_args()
     faults: list[str] = []
@@ -239,7 +240,7 @@ def main() -> int:
                 continue
             tip = git(places[where], "rev-parse", f"refs/heads/{ref}").decode().strip()
             git(both, "update-ref", f"refs/heads/{where}/{ref}", tip)
-            for target in TARGETS:
+            for target in (t for t in TARGETS if t.startswith(arguments.target)):
                 branch = open_branch(both, tip, target, None)
                 print(f"\n{label} ({tip[:8]}, base {branch.base[:8]}) → {target[:8]}")
                 with tempfile.TemporaryDirectory(prefix="bench-rebase-") as name:

@@ -65,6 +65,10 @@ def resolve(conflict: Conflict, python: bool) -> Resolution | None:
             who = "the fork" if code(theirs) == code(base) else "upstream"
             reason = f"{who} changed comments alone, at other places than the other side's change"
             return answer("comments", reason, merged)
+    lead = _added_comments(base, theirs) if python and ours.strip() else ""
+    if lead:
+        reason = "the fork added a comment alone; it stands above what upstream made of the lines"
+        return answer("comments", reason, lead + ours)
     if _spoken(base, ours, theirs, python):
         return answer("comments", TWIN, ours)
     if _contained(base, ours, theirs):
@@ -73,6 +77,16 @@ def resolve(conflict: Conflict, python: bool) -> Resolution | None:
 
 
 TWIN = "both sides made the same change but for comments; upstream's stand"
+
+
+def _added_comments(base: str, theirs: str) -> str:
+    """The comment lines that the fork put above the lines, if it changed nothing else; "" otherwise."""
+    old, new = split_lines(base), split_lines(theirs)
+    count = len(new) - len(old)
+    lead = new[: max(count, 0)]
+    if not base.strip() or new[len(lead) :] != old:
+        return ""
+    return "".join(lead) if all(x.lstrip().startswith("#") for x in lead) else ""
 
 
 def _spoken(base: str, ours: str, theirs: str, python: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ from codemods.rebase.certain import Resolution
 from codemods.rebase.imports import bindings
 from codemods.rebase.lines import Part
 from codemods.rebase.structure import Statement, merge_statement, read
+
+_DEFINED = re.compile(r"^(?:async )?(?:def|class) (\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ def split(
     Returns:
         What goes where; None where nothing does, or a file does not parse.
     """
+    if ours is not None and set(_DEFINED.findall(base)) <= set(_DEFINED.findall(ours)):
+        return None  # nothing has gone; parsing is what costs time here
     try:
         old, new = read(base), read(theirs)
         here = {i.key for i in read(ours)} if ours is not None else set()

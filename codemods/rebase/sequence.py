@@ -99,7 +99,7 @@ def align[T](
 
 
 def _in_order(found: dict[int, int], old: int, new: int) -> bool:
-    return all((a < old) == (b < new) for a, b in found.items())
+    return all((a < old) == (b < new) for a, b in found.items() if a != old)
 
 
 def merge[T](
@@ -124,7 +124,9 @@ def merge[T](
     for k, item in enumerate(base):
         if k in to_ours:
             continue
-        if k in to_theirs and theirs[to_theirs[k]].same != item.same:
+        if k in to_theirs and (
+            theirs[to_theirs[k]].same != item.same or not _in_order(to_theirs, k, to_theirs[k])
+        ):  # what one side removed, the other changed or put elsewhere
             anchor = max((j for j in range(k) if j in to_ours), default=-1)
             gone[anchor].append(Clash([item], [], [theirs[to_theirs[k]]]))
 

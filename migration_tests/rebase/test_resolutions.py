@@ -25,6 +25,7 @@ CERTAIN = [
     ("x = 1\ny = 2\n", "x = g(1)\nnew()\ny = 3\n", "x = g(1)\ny = 2\n", "x = g(1)\nnew()\ny = 3\n", ""),
     ("f(a=1)\n", "f(a=1, b=2)\n", "f(a=1, c=3)\n", "f(a=1, b=2, c=3)\n", "different nodes"),
     ("f(a, k=1)\n", "f(b, k=1)\n", "f(a, k=2)\n", "f(b, k=2)\n", "different nodes"),
+    ("x = 1\n", "y = f(2)\n", "# why\nx = 1\n", "# why\ny = f(2)\n", "comments"),
     ("X = ['a']\n", "X = ['a', 'b']\n", "X = ['a', 'c']\n", "X = ['a', 'b', 'c']\n", "different nodes"),
     ("X = {1: 2}\n", "X = {1: 2, 3: 4}\n", "X = {1: 2, 5: 6}\n", "X = {1: 2, 3: 4, 5: 6}\n", "different nodes"),
     ("from a import b\n\nb\n", "from a import b, c\n\nb\n", "from a import b, d\n\nb\nd\n",
@@ -61,7 +62,7 @@ UNCERTAIN = [
     ("x = 1\n", "if t:\n  x = g(2)\n", "x = g(1)\n"),
     ("z = 1\n", "z = 1\n\n\nclass C:\n  a = 1\n", "class C:\n  a = 2\n\n\nz = 1\n"),  # twice
     ("x = 1  # one\n", "x = 2  # two\n", "x = 1  # uno\n"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("base", "ours", "theirs"), UNCERTAIN)
@@ -124,3 +125,12 @@ def test_definitions_that_both_sides_moved_are_not_doubled() -> None:
     assert kinds == ["already upstream"]
     other = theirs.replace("x + 1", "x + 2")
     assert merged(base, ours, other)[0] is None
+
+
+def test_a_definition_that_is_removed_here_and_moved_there_is_not_lost() -> None:
+    base = "def a():\n  pass\n\n\nx = 1\ny = 2\n"
+    theirs = "x = 1\ny = 3\n\n\ndef a():\n  pass\n"
+    parts, _ = merge_text("m.py", base, "x = 1\ny = 4\n", theirs)
+    fork = "".join(p.theirs if isinstance(p, Conflict) else p for p in parts)
+    assert "def a():" in fork
+    assert any(isinstance(p, Conflict) for p in parts)
