@@ -247,6 +247,11 @@ def _merge_block(
             ours_text, theirs_text = step.ours.value.text, step.theirs.value.text
             found.append(Resolution("comments", TWIN, "", ours_text, theirs_text, ours_text))
             parts.append(ours_text)
+        elif not step.ours and [i.same for i in step.base] == [i.same for i in step.theirs]:
+            text = _text(step.theirs)
+            reason = "upstream removed it, and the fork put it elsewhere, unchanged: it stays"
+            found.append(Resolution("kept", reason, "", "", text, text))
+            parts.append(text)
         else:
             texts3 = _text(step.base), _text(step.ours), _text(step.theirs)
             parts += _certain(*texts3, found)
