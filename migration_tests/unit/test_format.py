@@ -37,7 +37,7 @@ def cli(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPat
 def both(
     cli: CommandLine, tmp_path: Path, files: dict[str, str | bytes]
 ) -> tuple[dict[str, bytes], ...]:
-    """The output without and with `--format`; the reports must be the same."""
+    """The output without and with `--format`; the reports must be the same, but for the request."""
     root = fork(tmp_path / "fork", files)
     for name, options in (("plain", ()), ("formatted", ("--format", "black"))):
         ran = cli.run(root, "--out", tmp_path / name, *options)
@@ -46,6 +46,7 @@ def both(
         json.loads((tmp_path / name / "report.json").read_bytes())
         for name in ("plain", "formatted")
     ]
+    assert [report["request"].pop("format") for report in reports] == [None, "black"]
     assert reports[0] == reports[1]
     return contents(tmp_path / "plain"), contents(tmp_path / "formatted")
 
