@@ -245,8 +245,8 @@ def validate_config(config: Any) -> None:
   aqt = config.quantization in ("int4", "int8", "intmp") and not config.use_qwix_quantization
   if aqt and not config.sparse_matmul:
     raise ValueError(
-        f"Ling2 with sparse_matmul=False and quantization={config.quantization!r} needs use_qwix_quantization=True: AQT "
-        "does not multiply densely by experts."
+        "Ling2 with sparse_matmul=False is quantized by Qwix, since AQT does not multiply densely by experts: set "
+        "use_qwix_quantization=True."
     )
   if getattr(config, "using_pipeline_parallelism", False):
     raise ValueError("Ling2 does not support pipeline parallelism.")
