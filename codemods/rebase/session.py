@@ -303,7 +303,8 @@ class Session:
             with tempfile.TemporaryDirectory(prefix="ling2-migrate-") as scratch:
                 current = self.steps[-1] if self.steps else None
                 waiting = current is not None and current.state == "conflict"
-                if waiting and not skip:
+                laid = waiting and current is not None and self._laid() == current.commit
+                if laid and not skip:
                     tree = self._resolved_tree()
                 elif skip and not waiting:
                     raise UserError(
@@ -313,6 +314,11 @@ class Session:
                 for step in self.steps:
                     if step.state != "conflict":
                         run.replay.new[step.commit] = step.new
+                if waiting and not laid and not skip and current is not None:
+                    self._leave_conflict(current, self._parents(run, current))
+                    raise UserError(
+                        f"{self.folder}: was cut off before the conflict could be seen; resolve it, then --continue"
+                    )
                 if waiting and current is not None:
                     if skip:
                         run.replay.skip(current)
@@ -450,6 +456,14 @@ class Session:
         (git_folder / "MERGE_MSG").write_bytes(self.store.raw_commit(step.commit)[1])
         (git_folder / "CHERRY_PICK_HEAD").write_text(f"{step.commit}\n", encoding="ascii")
         self.store.run("rerere", accept=(0, 1, 128))
+        (self.folder / _META / "laid").write_text(step.commit, encoding="ascii")
+
+    def _laid(self) -> str:
+        """The commit whose conflict is in the work tree as a whole; "" if none is."""
+        try:
+            return (self.folder / _META / "laid").read_text(encoding="ascii")
+        except OSError:
+            return ""
 
     def _resolved_tree(self) -> Tree:
         """The files as a person left them.

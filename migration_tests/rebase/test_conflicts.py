@@ -169,6 +169,27 @@ def test_cut_off_anywhere_goes_on(
     assert repo.show("new", "src/maxtext/m.py") == edited(2, "x * 2").replace("x + 5\n", "x * 5\n")
 
 
+def test_cut_off_before_the_conflict_is_there_takes_nothing_for_an_answer(
+    cli: CommandLine, repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+
+        def cut(*_: object) -> None:
+            raise UserError("cut off")
+
+        patch.setattr(session.Session, "_leave_conflict", cut)
+        assert begin(cli, repo, tmp_path).status == 2
+    work = tmp_path / "work"
+    ran = cli("rebase", "--continue", "--out", work)
+    assert ran.status == 2
+    assert "resolve it" in ran.err
+    assert git(work, "status", "--porcelain").splitlines() == ["UU src/maxtext/m.py"]
+    (work / "src/maxtext/m.py").write_text(edited(2, "x * 2"))
+    git(work, "add", "src/maxtext/m.py")
+    assert cli("rebase", "--continue", "--out", work).status == 0
+    assert repo.show("new", "src/maxtext/m.py") == edited(2, "x * 2").replace("x + 5\n", "x * 5\n")
+
+
 def test_a_finished_rebase_is_over(cli: CommandLine, repo: Repo, tmp_path: Path) -> None:
     begin(cli, repo, tmp_path)
     cli("rebase", "--skip", "--out", tmp_path / "work")
