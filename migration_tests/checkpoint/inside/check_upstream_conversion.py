@@ -164,7 +164,7 @@ def check_restored(items: Path, options: dict[str, Any], tensors: hf_models.Tens
 
 def check_refused(items: Path, options: dict[str, Any]) -> None:
     """A model that is configured for other outputs does not take the checkpoint."""
-    metadata = checkpointing.load_checkpoint_metadata(str(items))
+    metadata = checkpointing.load_checkpoint_metadata(str(items.parent))
     assert metadata["scan_layers"] == options["scan_layers"]
     assert metadata["ling2"] == {
         "gla_slope_index": "zero_based",
