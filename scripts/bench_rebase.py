@@ -206,7 +206,10 @@ def by_us(branch: Branch, folder: Path, *, squash: bool) -> tuple[Row, Verdict]:
         verdict = judge(report, folder / "tree", folder_up)
         statuses = ", ".join(f"{n} {s}" for s, n in outlook.counts().most_common())
         stops = sum(bool(s.conflicts) for s in outlook.steps)
-        row.note = f"{stops} of {len(outlook.steps)} commits stop; {verdict.regions} regions resolved; {statuses}"
+        row.note = (
+            f"{stops} of {len(outlook.steps)} commits stop; {verdict.regions} regions resolved, "
+            f"{verdict.comments} comment lines gave way; {statuses}"
+        )
         (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
         return row, verdict
 

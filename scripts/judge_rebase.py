@@ -15,6 +15,7 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,14 @@ class Verdict:
         faults: what is wrong, one line each.
         unresolved: imports of changed files that resolve nowhere.
         files: how many Python files were compiled.
+        comments: comment lines of the fork that gave way to upstream's, as the ledger says.
     """
 
     regions: int = 0
     faults: list[str] = field(default_factory=list)
     unresolved: list[str] = field(default_factory=list)
     files: int = 0
+    comments: int = 0
 
 
 def signs(text: str) -> Counter[str]:
@@ -51,9 +54,26 @@ def lines(text: str) -> Counter[str]:
     return Counter(x.strip() for x in text.split("\n") if re.search(r"\w", x))
 
 
-def judge_region(region: dict[str, Any]) -> str:
-    """What is wrong with one resolution; "" if nothing."""
+def spoken(region: dict[str, Any]) -> set[str]:
+    """Comment lines of the fork that are not in the result of a region, whose code is the same on both sides."""
+    if region["kind"] != "comments":
+        return set()
+    ours, theirs, result = (lines(region[k]) for k in ("ours", "theirs", "result"))
+    bare = [{x for x in side if not x.startswith("#")} for side in (ours, theirs, result)]
+    if not bare[0] == bare[1] == bare[2]:
+        return set()
+    return {x for x in theirs - result if x.startswith("#")}
+
+
+def judge_region(region: dict[str, Any], excused: Collection[str] = ()) -> str:
+    """What is wrong with one resolution; "" if nothing.
+
+    Args:
+        region: the resolution, as the report has it.
+        excused: lines of the fork that gave way with a reason in the ledger.
+    """
     base, ours, theirs, result = (region[k] for k in ("base", "ours", "theirs", "result"))
+    theirs = "\n".join(x for x in theirs.split("\n") if x.strip() not in excused)
     kind = region["kind"]
     if kind in _EXPLAINED:
         silent = theirs if signs(theirs) == signs(base) else ours
@@ -161,10 +181,16 @@ def judge_file(path: Path, root: Path, modules: Modules, verdict: Verdict) -> No
 def judge(report: dict[str, Any], tree: Path, upstream: Path) -> Verdict:
     """Judge a whole report."""
     verdict = Verdict()
+    explained = {a["where"] for a in report["ledger"] if "comments" in a["reason"]}
     for step in report["steps"]:
+        excused: dict[str, set[str]] = {}
+        for region in step["resolutions"]:
+            if region["path"] in explained:
+                excused.setdefault(region["path"], set()).update(spoken(region))
+        verdict.comments += sum(len(x) for x in excused.values())
         for region in step["resolutions"]:
             verdict.regions += 1
-            fault = judge_region(region)
+            fault = judge_region(region, excused.get(region["path"], ()))
             if fault:
                 verdict.faults.append(
                     f"{step['commit'][:10]} {region['path']} ({region['kind']}): {fault}"
@@ -192,7 +218,8 @@ def main() -> int:
     for line in (*verdict.faults, *(f"unresolved import {x}" for x in verdict.unresolved)):
         print(line)
     print(
-        f"{verdict.regions} resolved regions, {verdict.files} changed Python files; "
+        f"{verdict.regions} resolved regions, {verdict.files} changed Python files, "
+        f"{verdict.comments} comment lines that gave way with a reason; "
         f"{len(verdict.faults)} faults, {len(verdict.unresolved)} unresolved imports"
     )
     return 1 if verdict.faults or verdict.unresolved else 0

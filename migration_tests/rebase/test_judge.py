@@ -49,7 +49,7 @@ def test_files_that_do_not_compile_or_resolve_are_seen(tmp_path: Path) -> None:
         "src/maxtext/c.py": "def (:\n",
     }
     write_files(tmp_path / "tree", {**upstream, **changed})
-    ledger = [{"path": "m.py", "line": 1, "status": "dropped", "reason": ""}]
+    ledger = [{"path": "m.py", "where": "", "line": 1, "status": "dropped", "reason": ""}]
     verdict = judge({"steps": [], "ledger": ledger}, tmp_path / "tree", tmp_path / "upstream")
     assert verdict.unresolved == [
         "src/maxtext/b.py:1: maxtext.a B",
@@ -57,3 +57,17 @@ def test_files_that_do_not_compile_or_resolve_are_seen(tmp_path: Path) -> None:
         "src/maxtext/b.py:3: MaxText x",
     ]
     assert [f.partition(":")[0] for f in verdict.faults] == ["m.py", "src/maxtext/c.py"]
+
+
+def test_a_comment_that_gave_way_needs_its_reason_in_the_ledger(tmp_path: Path) -> None:
+    for folder in ("tree", "upstream"):
+        (tmp_path / folder).mkdir()
+    gone = region("comments", "", "# up\nx: 1\n", "# fork\nx: 1\n", "# up\nx: 1\n") | {
+        "path": "a.yml"
+    }
+    report = {"steps": [{"commit": "c" * 40, "resolutions": [gone]}], "ledger": []}
+    assert len(judge(report, tmp_path / "tree", tmp_path / "upstream").faults) == 1
+    account = {"path": "a.yml", "where": "a.yml", "line": 1, "status": "already upstream"}
+    report["ledger"] = [account | {"reason": "the same but for comments"}]
+    verdict = judge(report, tmp_path / "tree", tmp_path / "upstream")
+    assert (verdict.faults, verdict.comments) == ([], 1)
