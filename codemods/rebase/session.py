@@ -32,6 +32,7 @@ from codemods.rebase.transform import Transformer, map_for, write_tree
 
 _META = ".git/ling2-migrate"
 _SCHEMA = 1
+_TYPES = "src/maxtext/configs/types.py"
 
 
 @dataclass(slots=True)
@@ -136,7 +137,8 @@ class _Run:
         found = unresolved(store, result, upstream, self.transformer.project.target)
         old, new = store.entries(self.since), store.entries(branch.tip)
         paths = sorted(p for p in new if old.get(p) != new[p])
-        return found + listed(self.transformer, self.since, branch.tip, paths)
+        fields = (store.content(result.get(_TYPES)) or b"").decode("utf-8", "replace")
+        return found + listed(self.transformer, self.since, branch.tip, paths, fields)
 
     def audit(self, result: Tree, steps: list[Step]) -> list[Account]:
         """The ledger for a result."""
