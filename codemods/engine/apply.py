@@ -20,7 +20,7 @@ from codemods.engine import report
 from codemods.engine.discover import discover
 from codemods.engine.edits import Edit, line_starts
 from codemods.engine.edits import apply as make_edits
-from codemods.engine.hunks import Hunk, HunkSet, find_hunks, parse_fragment
+from codemods.engine.hunks import NAMING, Hunk, HunkSet, find_hunks, parse_fragment, words
 from codemods.engine.keeping import blocked_by
 from codemods.engine.project import Options
 from codemods.engine.rewrite import PYTHON_SUFFIXES, Finding
@@ -97,6 +97,7 @@ def apply(
     found = find_hunks(migration.checkout.root, migration.results)
     _align(found, keys)
     chosen = _chosen(data, keys, verdicts, found, any_moved=len(kept) < len(moves))
+    _hold_names(data, verdicts, found, chosen)
     broken = _take(migration, found, chosen)
     if data["request"]["format"]:
         from codemods.engine.formatting import format_touched
@@ -249,6 +250,31 @@ def _chosen(
     return chosen
 
 
+def _hold_names(
+    data: Row,
+    verdicts: Mapping[str, _Verdict],
+    found: tuple[list[Hunk], list[HunkSet]],
+    chosen: list[bool],
+) -> None:
+    """A name is changed everywhere or nowhere: an import of it from a file that stays is not rewritten."""
+    edits = data["edits"]
+    names = {e["before"] for e in edits if e["rule"] in NAMING and e["before"].isidentifier()}
+    there: dict[str, list[Hunk]] = {}
+    for hunk in found[0]:
+        there.setdefault(hunk.file, []).append(hunk)
+    lost: set[str] = set()
+    for row in data["hunks"]:
+        if verdicts[row["id"]].status == "accepted" and not any(
+            _meet(row, hunk) for hunk in there.get(row["file"], ())
+        ):
+            for edit in (edits[i] for i in row["edits"]):
+                lost |= names & (words(edit["before"]) - words(edit["after"]))
+    for hunk in found[0] if lost else ():
+        for e in hunk.edits:
+            if e.rule[:3] in ("REN", "IMP") and lost & (words(e.before) - words(e.after or "")):
+                chosen[hunk.set] = False
+
+
 def _take(
     migration: Migration, found: tuple[list[Hunk], list[HunkSet]], chosen: list[bool]
 ) -> set[int]:
@@ -320,7 +346,7 @@ def _hold_rest(
         if number in broken:
             verdict.why = "with only a part of its changes a file would not compile"
         elif number is not None:
-            verdict.why = "with files that stay in place, this hangs on what was not accepted"
+            verdict.why = "with files that stay in place, this hangs on what was not made"
         elif any(_meet(row, h) for h in made.get(row["file"], ())):
             continue
         else:

@@ -126,7 +126,8 @@ def _of_file(lines: Lines, path: str, edits: Iterable[Finding]) -> Iterator[Hunk
     for edit in edits:
         start = lines.start(lines.number(edit.start))
         end = _line_end(lines, edit, start)
-        if runs and (start < runs[-1][1] or start == runs[-1][0]):
+        at_end = runs and start == runs[-1][1] == len(lines.text)  # maybe no line end between them
+        if runs and (start < runs[-1][1] or start == runs[-1][0] or at_end):
             first, last, members = runs[-1]
             runs[-1] = (first, max(last, end), [*members, edit])
         else:
@@ -190,6 +191,10 @@ _TOPICS = {
     "DMP005": "parameters and results that only fed dumps, with all calls",
     "DMP007": "parameters and results that only fed dumps, with all calls",
 }
+
+
+# Rules whose edits of a single identifier give something another name.
+NAMING = ("REN001", "REN002", "REN006")
 
 
 class _Union:
@@ -279,7 +284,7 @@ def _join_removed_imports(union: _Union, hunks: list[Hunk], numbers: list[int]) 
                 n
                 for n in numbers
                 for e in hunks[n].edits
-                if e.rule[:3] != "IMP" and names & (_words(e.before) - _words(e.after or ""))
+                if e.rule[:3] != "IMP" and names & (words(e.before) - words(e.after or ""))
             ]
             union.join([number, *users], "imports and the last uses of what they bind")
 
@@ -288,7 +293,7 @@ def _bound(source: str) -> set[str]:
     """The names that import statements bind, as far as they parse."""
     tree = parse_fragment(source)
     if tree is None:
-        return _words(source) - {"import", "from", "as"}
+        return words(source) - {"import", "from", "as"}
     return {
         (alias.asname or alias.name).split(".")[0]
         for node in ast.walk(tree)
@@ -307,7 +312,8 @@ def parse_fragment(text: str) -> ast.Module | None:
         return None
 
 
-def _words(text: str) -> set[str]:
+def words(text: str) -> set[str]:
+    """The words of a text, identifiers among them."""
     return set(_WORD.findall(text))
 
 
@@ -330,7 +336,7 @@ def _join_names(union: _Union, hunks: list[Hunk]) -> None:
         for hunk in hunks
         if hunk.file.endswith(PYTHON_SUFFIXES)
         for edit in hunk.edits
-        if edit.rule in ("REN001", "REN002", "REN006") and edit.before.isidentifier()
+        if edit.rule in NAMING and edit.before.isidentifier()
     }
     members: dict[str, list[int]] = {}
     for number, hunk in enumerate(hunks):
@@ -339,7 +345,7 @@ def _join_names(union: _Union, hunks: list[Hunk]) -> None:
         for edit in hunk.edits:
             if edit.rule[:3] not in ("REN", "IMP") or edit.rule == "REN007":
                 continue
-            for name in names & (_words(edit.before) - _words(edit.after or "")):
+            for name in names & (words(edit.before) - words(edit.after or "")):
                 members.setdefault(name, []).append(number)
             if edit.rule == "REN002" and not edit.before:  # what the class gets besides its name
                 above = [n for n in (number, number - 1) if n >= 0 and hunks[n].file == hunk.file]

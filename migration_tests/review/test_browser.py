@@ -181,7 +181,7 @@ def test_the_same_change_is_one_row(opened: Opened, made: Run) -> None:
     number = sum(h["old"] == "from MaxText import max_utils\n" for h in made.data["hunks"])
     assert f"×{number} the same change" in row.inner_text()
     row.locator("summary", has_text="all places").click()
-    assert row.locator(".places li").count() == number
+    expect(row.locator(".places li")).to_have_count(number)
     row.locator(".head > .accept").click()
     assert opened.progress.startswith(f"{number} accepted, 0 rejected")
     row.locator(".places li", has_text="tools/m7.py").locator(".reject").click()
@@ -331,7 +331,9 @@ def test_hostile_text_is_shown_as_it_is(open_page: Callable[..., Opened], tmp_pa
     opened.page.click("#clear")
     opened.choose("folder", "tools/")
     opened.page.locator("summary", has_text="all places").first.click()
-    assert "tools/q'uo\"te\n<b>.py" in opened.page.locator("#list").text_content()
+    expect(opened.page.locator(".places")).to_have_count(1)
+    opened.page.wait_for_selector(".places li")
+    assert "tools/q'uo\"te\n<b>.py" in (opened.page.locator("#list").text_content() or "")
     opened.search("zzzz")
     assert opened.page.locator("article.row").count() == 1
 

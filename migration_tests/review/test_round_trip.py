@@ -126,6 +126,15 @@ def test_a_file_that_keeps_a_name_that_others_give_up(small: Run) -> None:
     assert "say `ling2` for `al_model` (run.sh:1)" in row["why"]
 
 
+def test_a_name_in_a_file_that_stays(small: Run) -> None:
+    """The import of the class is left alone, so the class and its uses are too."""
+    stays = next(row["id"] for row in small.moves if row["path"] == "ALModel/al_model.py")
+    after = tree(small.apply(lambda n: "rejected" if n == stays else "accepted").migration)
+    assert b"class ALGenericLayer" in after["ALModel/al_model.py"]
+    assert b"from ALModel.al_model import ALGenericLayer\n" in after["tests/unit/ling2_test.py"]
+    assert b"assert ALGenericLayer()" in after["tests/unit/ling2_test.py"]
+
+
 def test_a_set_stands_or_falls_together(small: Run) -> None:
     """A class and the import of it in another file are one set, and one rejection rejects both."""
     name = next(h["id"] for h in small.data["hunks"] if "class ALGenericLayer" in h["old"])
