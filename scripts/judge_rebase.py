@@ -181,7 +181,11 @@ def judge_file(path: Path, root: Path, modules: Modules, verdict: Verdict) -> No
 def judge(report: dict[str, Any], tree: Path, upstream: Path) -> Verdict:
     """Judge a whole report."""
     verdict = Verdict()
-    explained = {a["where"] for a in report["ledger"] if "comments" in a["reason"]}
+    explained = {
+        a["where"]
+        for a in report["ledger"]
+        if "comments" in a["reason"] or a["status"] == "conflict"  # which shows a person the file
+    }
     for step in report["steps"]:
         excused: dict[str, set[str]] = {}
         for region in step["resolutions"]:
