@@ -100,7 +100,7 @@ def evaluate(
     kwargs, init = spec[f"{which}_kwargs"], dict(spec[f"{which}_init"])
     module, described = None, {}
     if inspect.isclass(found):
-        takes_rngs = "rngs" in inspect.signature(found).parameters
+        takes_rngs = "rngs" in inspect.signature(found.__init__).parameters
 
         def make() -> Any:
             return found(**init, **({"rngs": nnx.Rngs(0)} if takes_rngs else {}))
