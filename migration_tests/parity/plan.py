@@ -171,12 +171,12 @@ COMPONENTS: tuple[Component, ...] = (
     Component(
         "partial_rope", "partial RoPE", 64, "angles up to the length, their sines", bfloat16_ulps=4
     ),
-    Component("gla_layer", "GLA attention", 128, f"{_SUMS} in four steps", bfloat16_ulps=32),
+    Component("gla_layer", "GLA attention", 128, f"{_SUMS} in four steps", bfloat16_ulps=16),
     Component(
         "mla_rope", "MLA's RoPE", 64, "angles up to the length, their sines", bfloat16_ulps=4
     ),
     Component(
-        "mla_layer", "MLA attention", 128, f"{_SUMS} in six steps, a softmax", bfloat16_ulps=32
+        "mla_layer", "MLA attention", 128, f"{_SUMS} in six steps, a softmax", bfloat16_ulps=16
     ),
     Component(
         "router_scores",
@@ -202,13 +202,13 @@ COMPONENTS: tuple[Component, ...] = (
         bfloat16_ulps=16,
     ),
     Component("dense_mlp", "dense MLP", 64, f"{_SUMS} in two steps", bfloat16_ulps=8),
-    Component("layer_gla_dense", "layer: GLA, dense", 256, "attention and MLP", bfloat16_ulps=48),
-    Component("layer_mla_dense", "layer: MLA, dense", 256, "attention and MLP", bfloat16_ulps=48),
+    Component("layer_gla_dense", "layer: GLA, dense", 256, "attention and MLP", bfloat16_ulps=24),
+    Component("layer_mla_dense", "layer: MLA, dense", 256, "attention and MLP", bfloat16_ulps=24),
     Component(
-        "layer_gla_moe", "layer: GLA, experts", 256, "attention and experts", bfloat16_ulps=48
+        "layer_gla_moe", "layer: GLA, experts", 256, "attention and experts", bfloat16_ulps=24
     ),
     Component(
-        "layer_mla_moe", "layer: MLA, experts", 256, "attention and experts", bfloat16_ulps=48
+        "layer_mla_moe", "layer: MLA, experts", 256, "attention and experts", bfloat16_ulps=24
     ),
     Component(
         "head",
@@ -218,7 +218,7 @@ COMPONENTS: tuple[Component, ...] = (
         bfloat16_ulps=8,
     ),
     Component("logits", "logits, packed and padded rows", 512, _LAYERS, bfloat16_ulps=64),
-    Component("mtp_layer", "MTP layer", 256, "norms, a projection, one layer", bfloat16_ulps=48),
+    Component("mtp_layer", "MTP layer", 256, "norms, a projection, one layer", bfloat16_ulps=24),
     Component("mtp", "MTP logits", 512, f"{_LAYERS}, and MTP's", bfloat16_ulps=64),
     Component("loss", "losses", 64, "means over tokens of the logits' errors", bfloat16_ulps=2),
     Component("gradients", "gradients", 2048, "forward and back through seven layers", (FLOAT32,)),
