@@ -31,7 +31,6 @@ def test_everything_is_within_tolerance(baseline: Baseline) -> None:
     ]
     assert not apart, apart
     assert parity.status == 0
-    assert parity.seconds < 360
     compared = {(row.component.name, row.dtype) for row in parity.rows}
     assert compared >= {(c.name, dtype) for c in plan.COMPONENTS for dtype in c.dtypes}
     assert ("oracle", plan.FLOAT32) in compared
