@@ -246,6 +246,13 @@ RULES = (
                 "tests/moe_test.py",
                 files={},
             ),
+            Example(
+                'import os\n\nPKG = os.environ.get("MAXTEXT_PKG_DIR", os.path.dirname(__file__))\n',
+                'import os\n\nPKG = os.environ.get("MAXTEXT_PKG_DIR", os.path.dirname(__file__))\n',
+                "src/MaxText/globals.py",
+                files={},
+                listed=("os.path.dirname(__file__)",),
+            ),
         ),
     ),
     Rule(
