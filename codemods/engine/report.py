@@ -6,6 +6,7 @@ Both files have a published JSON Schema beside the page's code: `codemods/review
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -269,13 +270,15 @@ def _site_rows(migration: Migration, sites: list[Finding]) -> list[dict[str, Any
     rows: list[dict[str, Any]] = []
     texts: dict[str, Lines | None] = {}
     seen: Counter[tuple[object, ...]] = Counter()
+    # A pipe would be waited for, and a link may lead out of the checkout.
+    plain = {found.path for found in migration.checkout.files if found.kind == "file"}
     for site in sites:
         row = _row(site)
         if site.file not in texts:
-            try:
-                texts[site.file] = read_lines(migration.checkout.root, site.file)
-            except (OSError, UnparsableError):
-                texts[site.file] = None
+            texts[site.file] = None
+            if site.file in plain:
+                with contextlib.suppress(OSError, UnparsableError):
+                    texts[site.file] = read_lines(migration.checkout.root, site.file)
         lines = texts[site.file]
         first = max(site.line - _CONTEXT, 1)
         code = (
