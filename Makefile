@@ -31,8 +31,8 @@ browser:
 
 # The kernels' tests run JAX in the test process, and its threads do not go with the forks of the codemods' workers.
 test: setup browser
-	$(BIN)/python -m pytest -n 2 --ignore=migration_tests/kernels
-	$(BIN)/python -m pytest -n 2 migration_tests/kernels
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=migration_tests/kernels
+	$(BIN)/python -m pytest -n 2 --dist worksteal migration_tests/kernels
 
 lint: setup
 	$(BIN)/black --check --quiet codemods scripts migration_tests target
