@@ -42,6 +42,21 @@ _LOCAL_GIT = (
 )
 
 
+Color = Annotated[
+    bool | None,
+    typer.Option(
+        "--color/--no-color",
+        help="Default: if the output is a terminal and NO_COLOR is not set.",
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", "-j", min=1, help="Worker processes. Default: one per core.", metavar="N"
+    ),
+]
+
+
 class Formatter(StrEnum):
     """What `--format` takes."""
 
@@ -155,12 +170,7 @@ def run(
         bool,
         typer.Option("--json", help="Print report.json on standard output instead of the summary."),
     ] = False,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", min=1, help="Worker processes. Default: one per core.", metavar="N"
-        ),
-    ] = None,
+    jobs: Jobs = None,
     branch: Annotated[
         str | None,
         typer.Option(
@@ -177,13 +187,7 @@ def run(
             "--rename-loggers", help="Rewrite dotted names given to logging.getLogger too."
         ),
     ] = False,
-    color: Annotated[
-        bool | None,
-        typer.Option(
-            "--color/--no-color",
-            help="Default: if the output is a terminal and NO_COLOR is not set.",
-        ),
-    ] = None,
+    color: Color = None,
     list_rules: Annotated[
         bool,
         typer.Option(
@@ -285,19 +289,8 @@ def apply(
             metavar="NAME",
         ),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", min=1, help="Worker processes. Default: one per core.", metavar="N"
-        ),
-    ] = None,
-    color: Annotated[
-        bool | None,
-        typer.Option(
-            "--color/--no-color",
-            help="Default: if the output is a terminal and NO_COLOR is not set.",
-        ),
-    ] = None,
+    jobs: Jobs = None,
+    color: Color = None,
 ) -> None:
     """Make the migrated tree with only what a reviewer accepted.
 
@@ -353,13 +346,7 @@ def overlay(
             help="The tree with Ling2 in it. A folder that does not exist yet.", metavar="DIR"
         ),
     ],
-    color: Annotated[
-        bool | None,
-        typer.Option(
-            "--color/--no-color",
-            help="Default: if the output is a terminal and NO_COLOR is not set.",
-        ),
-    ] = None,
+    color: Color = None,
 ) -> None:
     """Put Ling2 into a copy of an upstream MaxText tree.
 
@@ -456,19 +443,8 @@ def rebase(
         list[str] | None,
         typer.Option(help="Do not run these rules or families.", metavar="RULES"),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", min=1, help="Worker processes. Default: one per core.", metavar="N"
-        ),
-    ] = None,
-    color: Annotated[
-        bool | None,
-        typer.Option(
-            "--color/--no-color",
-            help="Default: if the output is a terminal and NO_COLOR is not set.",
-        ),
-    ] = None,
+    jobs: Jobs = None,
+    color: Color = None,
 ) -> None:
     """Carry a branch onto a new upstream, across the rename.
 
@@ -607,13 +583,7 @@ def parity(
             metavar="N",
         ),
     ] = None,
-    color: Annotated[
-        bool | None,
-        typer.Option(
-            "--color/--no-color",
-            help="Default: if the output is a terminal and NO_COLOR is not set.",
-        ),
-    ] = None,
+    color: Color = None,
 ) -> None:
     """Compare what the fork computes with what it computes once migrated, and with the target package.
 
