@@ -236,7 +236,9 @@ class _Paths:
                 return True
             if name in ("get", "getenv") and "environ" in (dotted_name(node.func) or "environ"):
                 # A default is a path of its own.
-                return bool(node.args) and node.args[0].value is inner and self._is_environment(node)
+                return (
+                    bool(node.args) and node.args[0].value is inner and self._is_environment(node)
+                )
             return isinstance(node.func, cst.Attribute) and name in _SAME_PATH | {"joinpath"}
         if isinstance(node, cst.BinaryOperation):
             return isinstance(node.operator, cst.Divide) or (
