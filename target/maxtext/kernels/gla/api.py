@@ -64,7 +64,8 @@ def chunk_gla(
   that of its last one; a row of padding alone hands its initial state on.
 
   NaN and infinity at padding go nowhere. At a real token they spread as in the recurrence, from k and v to the rest of the
-  segment; a v that is not finite also reaches the other outputs of its chunk, except with "reference".
+  segment; with "xla" a v that is not finite also reaches the other outputs of its chunk, and with "pallas_tpu" what is not
+  finite in q, k or v reaches those, and from k and v the rest of the row.
 
   Args:
     q: [B, T, H, K], float32 or bfloat16; float64 too for "reference" and "xla". T, H, K and V may be any numbers >= 1.
