@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from migration_tests.checkouts import CommandLine, Ran
+
 ENVIRONMENT = {
     "GIT_AUTHOR_NAME": "Fork Author",
     "GIT_AUTHOR_EMAIL": "fork@example.com",
@@ -98,3 +100,9 @@ def start(root: Path, files: Mapping[str, str | bytes]) -> Repo:
     repo.base = repo.commit("base", {**OLD, **files})
     repo.git("branch", "fork")
     return repo
+
+
+def rebase(cli: CommandLine, root: Path, out: Path, *more: str) -> Ran:
+    """Carry a repository's HEAD onto its branch `upstream`, as the branch `new`, by way of `out`."""
+    target = ("--onto", "upstream", "--branch", "new", "--out", out)
+    return cli("rebase", root, *target, "--jobs", "1", *more)

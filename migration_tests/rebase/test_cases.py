@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from migration_tests.checkouts import CommandLine
-from migration_tests.rebase.repos import MOVED, Repo, start
+from migration_tests.rebase.repos import MOVED, Repo, rebase, start
 
 NAMES = "abcdef"
 
@@ -38,10 +38,7 @@ def test_every_edit_of_a_mass_rename_arrives(cli: CommandLine, tmp_path: Path, l
     if limit:
         repo.git("config", "diff.renameLimit", limit)
         repo.git("config", "merge.renameLimit", limit)
-    ran = cli(
-        "rebase", repo.root, "--onto", "upstream", "--branch", "new", "--out", tmp_path / "work",
-        "--jobs", "1",
-    )  # fmt: skip
+    ran = rebase(cli, repo.root, tmp_path / "work")
     assert (ran.status, ran.err) == (0, "")
     for n in NAMES:
         assert f"{n.upper()}_5 = 500\n" in repo.show("new", f"src/maxtext/x/{n}.py")
@@ -64,18 +61,7 @@ def test_formatting_and_a_change_of_one_call(cli: CommandLine, tmp_path: Path) -
     )
     repo.git("checkout", "-q", "fork")
     repo.commit("edit", {"src/MaxText/m.py": body.format("x = f(1,2,3)")})
-    ran = cli(
-        "rebase",
-        repo.root,
-        "--onto",
-        "upstream",
-        "--branch",
-        "new",
-        "--out",
-        tmp_path / "w",
-        "--jobs",
-        "1",
-    )
+    ran = rebase(cli, repo.root, tmp_path / "w")
     assert (ran.status, ran.err) == (0, "")
     assert repo.show("new", "src/maxtext/m.py") == body.format("x = f(1, 2, 3)")
 
@@ -101,18 +87,7 @@ def test_a_failed_codemod_is_a_conflict(cli: CommandLine, tmp_path: Path) -> Non
     )
     repo.git("checkout", "-q", "fork")
     repo.commit("edit", {"src/MaxText/layers/m.py": text + "def broken(:\n"})
-    ran = cli(
-        "rebase",
-        repo.root,
-        "--onto",
-        "upstream",
-        "--branch",
-        "new",
-        "--out",
-        tmp_path / "w",
-        "--jobs",
-        "1",
-    )
+    ran = rebase(cli, repo.root, tmp_path / "w")
     assert ran.status == 1
     assert b"the codemods could not handle it" in ran.out
     assert "new" not in repo.git("branch")
@@ -148,18 +123,7 @@ def _split_repo(root: Path, *, twice: bool = False, gone: bool = False) -> Repo:
 
 def test_a_change_goes_where_the_function_lives_now(cli: CommandLine, tmp_path: Path) -> None:
     repo = _split_repo(tmp_path / "repo")
-    ran = cli(
-        "rebase",
-        repo.root,
-        "--onto",
-        "upstream",
-        "--branch",
-        "new",
-        "--out",
-        tmp_path / "w",
-        "--jobs",
-        "1",
-    )
+    ran = rebase(cli, repo.root, tmp_path / "w")
     assert (ran.status, ran.err) == (0, "")
     part = repo.show("new", "src/maxtext/layers/part.py")
     assert "  y = x + os.getpid()\n" in part
@@ -173,36 +137,14 @@ def test_a_change_goes_where_the_function_lives_now(cli: CommandLine, tmp_path: 
 
 def test_a_change_of_a_file_that_was_merged_into_another(cli: CommandLine, tmp_path: Path) -> None:
     repo = _split_repo(tmp_path / "repo", gone=True)
-    ran = cli(
-        "rebase",
-        repo.root,
-        "--onto",
-        "upstream",
-        "--branch",
-        "new",
-        "--out",
-        tmp_path / "w",
-        "--jobs",
-        "1",
-    )
+    ran = rebase(cli, repo.root, tmp_path / "w")
     assert (ran.status, ran.err) == (0, "")
     assert "  y = x + os.getpid()\n" in repo.show("new", "src/maxtext/layers/part.py")
 
 
 def test_two_possible_places_are_both_named(cli: CommandLine, tmp_path: Path) -> None:
     repo = _split_repo(tmp_path / "repo", twice=True)
-    ran = cli(
-        "rebase",
-        repo.root,
-        "--onto",
-        "upstream",
-        "--branch",
-        "new",
-        "--out",
-        tmp_path / "w",
-        "--jobs",
-        "1",
-    )
+    ran = rebase(cli, repo.root, tmp_path / "w")
     if ran.status == 0:  # the map knows which
         homes = [
             p
@@ -232,18 +174,7 @@ def test_a_look_alike_is_named(cli: CommandLine, tmp_path: Path) -> None:
         "def stage(x):\n  y = x + 1\n  z = y * 2\n", "def stage(x):\n  y = x + 7\n  z = y * 7\n"
     )
     repo.commit("edit", {"src/MaxText/layers/pipeline.py": edited})
-    ran = cli(
-        "rebase",
-        repo.root,
-        "--onto",
-        "upstream",
-        "--branch",
-        "new",
-        "--out",
-        tmp_path / "w",
-        "--jobs",
-        "1",
-    )
+    ran = rebase(cli, repo.root, tmp_path / "w")
     assert ran.status == 1
     assert b"conflict" in ran.out
     assert b"src/maxtext/layers/pipeline.py: both sides changed the same lines" in ran.out

@@ -11,7 +11,7 @@ import pytest
 from codemods.errors import UserError
 from codemods.rebase import session
 from migration_tests.checkouts import CommandLine, Ran
-from migration_tests.rebase.repos import MOVED, Repo, start
+from migration_tests.rebase.repos import MOVED, Repo, rebase, start
 
 BODY = "".join(f"def f{k}(x):\n  return x + {k}\n\n\n" for k in range(6))
 
@@ -37,20 +37,7 @@ def repo(tmp_path: Path) -> Repo:
 
 def begin(cli: CommandLine, repo: Repo, tmp_path: Path, *more: str) -> Ran:
     """Start a rebase of the fork in tmp_path/work."""
-    out = tmp_path / "work"
-    return cli(
-        "rebase",
-        repo.root,
-        "--onto",
-        "upstream",
-        "--branch",
-        "new",
-        "--out",
-        out,
-        "--jobs",
-        "1",
-        *more,
-    )
+    return rebase(cli, repo.root, tmp_path / "work", *more)
 
 
 def git(work: Path, *arguments: str) -> str:

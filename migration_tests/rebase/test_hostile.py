@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from migration_tests.checkouts import CommandLine, Ran
-from migration_tests.rebase.repos import MOVED, Repo, start
+from migration_tests.rebase.repos import MOVED, Repo, rebase, start
 
 MODULE = "".join(f"VALUE_{k} = {k}\n" for k in range(20))
 EDITED = MODULE.replace("VALUE_3 = 3\n", "VALUE_3 = 33\n")
@@ -30,10 +30,7 @@ def carry(cli: CommandLine, tmp_path: Path) -> Callable[..., Ran]:
     """Run a rebase of a repository to the branch `new`, in tmp_path/work."""
 
     def run(root: Path, *more: str) -> Ran:
-        return cli(
-            "rebase", root, "--onto", "upstream", "--branch", "new", "--out", tmp_path / "work",
-            "--jobs", "1", *more,
-        )  # fmt: skip
+        return rebase(cli, root, tmp_path / "work", *more)
 
     return run
 
