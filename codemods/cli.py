@@ -673,9 +673,7 @@ def map_build(
 
 def main() -> NoReturn:
     """Run the command line; a user's mistake is one line and exit status 2."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` has it
-            signal.signal(number, _stop)
+    _handle_signals()
     for name in _LOCAL_GIT:  # set where a git hook runs this program; they mean another repository
         os.environ.pop(name, None)
     for stream in (sys.stdout, sys.stderr):
@@ -715,8 +713,26 @@ class _StoppedError(BaseException):
         self.number = number
 
 
+def _handle_signals() -> None:
+    """Let SIGINT, SIGTERM and SIGHUP raise `_StoppedError` in the main thread."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` has it
+            signal.signal(number, _stop)
+    sys.unraisablehook = _unraisable
+
+
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
     raise _StoppedError(number)
+
+
+def _unraisable(ignored: sys.UnraisableHookArgs) -> None:
+    """Python drops what is raised in a finalizer or a weak reference's callback: ask again, a moment later."""
+    error = ignored.exc_value
+    if not isinstance(error, _StoppedError):
+        sys.__unraisablehook__(ignored)
+        return
+    signal.signal(signal.SIGALRM, lambda _number, frame: _stop(error.number, frame))
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
 
 
 def _fail(message: str) -> NoReturn:

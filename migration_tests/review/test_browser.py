@@ -276,16 +276,12 @@ def test_import(opened: Opened, made: Run, tmp_path: Path) -> None:
     path = tmp_path / "decisions.json"
     path.write_text(json.dumps(file), encoding="utf-8")
     opened.page.set_input_files("#import", path)
-    opened.page.wait_for_function(
-        "document.getElementById('status').textContent.includes('Imported')"
-    )
-    assert opened.status == "Imported 2 of 3 decisions; this report does not have the others."
+    status = opened.page.locator("#status")  # reading a file takes the browser a moment
+    expect(status).to_have_text("Imported 2 of 3 decisions; this report does not have the others.")
     assert opened.progress.startswith("1 accepted, 1 rejected")
     path.write_text("{", encoding="utf-8")
     opened.page.set_input_files("#import", path)
-    opened.page.wait_for_function(
-        "document.getElementById('status').textContent.startsWith('This file cannot be imported')"
-    )
+    expect(status).to_contain_text("This file cannot be imported")
 
 
 def test_a_rejected_move_says_what_apply_does(opened: Opened) -> None:

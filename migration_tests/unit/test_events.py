@@ -86,7 +86,7 @@ def test_interrupts(big: Path, duration: float, tmp_path: Path, number: int, sta
         process = start(big, tmp_path / "out")
         time.sleep(duration * share)
         os.killpg(process.pid, number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
         if process.returncode != status:
             # It was faster this time: done, or met while the interpreter was shutting down.
             assert (process.returncode, err) in ((0, b""), (-number, b""))
@@ -96,8 +96,33 @@ def test_interrupts(big: Path, duration: float, tmp_path: Path, number: int, sta
         assert not (tmp_path / "out").exists() or (tmp_path / "out/report.json").exists()
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         assert os.listdir(tmp_path) == []
-        wait_until(lambda group=process.pid: not alive(group), 10)
+        wait_until(lambda group=process.pid: not alive(group), 60)
     assert state(big) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_is_not_lost_where_python_ignores_exceptions(number: int) -> None:
+    program = f"""
+import os, time, typer
+from codemods import cli
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), {number})
+        time.sleep(0)
+
+@cli.app.command()
+def hit():
+    Finalized()
+    time.sleep(300)
+
+cli.main()
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program, "hit"], capture_output=True, timeout=120
+    )
+    assert result.stderr == b"ling2-migrate: interrupted; nothing half-written is left\n"
+    assert result.returncode == 128 + number
 
 
 def test_killed_at_any_moment(big: Path, duration: float, tmp_path: Path) -> None:
@@ -107,11 +132,11 @@ def test_killed_at_any_moment(big: Path, duration: float, tmp_path: Path) -> Non
         process = start(big, tmp_path / "out")
         time.sleep(duration * chosen.uniform(0.3, 0.9))
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
         whole = (tmp_path / "out").exists()
         assert not whole or (tmp_path / "out/report.json").exists()
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
-        wait_until(lambda group=process.pid: not alive(group), 10)
+        wait_until(lambda group=process.pid: not alive(group), 60)
     assert state(big) == before
 
 
