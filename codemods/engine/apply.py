@@ -8,6 +8,7 @@ it stay right without anybody's doing. Edits are taken or left by hunk, and hunk
 from __future__ import annotations
 
 import ast
+import json
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -71,8 +72,9 @@ def apply(
     """Work out the migration that a reviewer accepted; nothing is written.
 
     Args:
-        data: the report of a run.
-        decisions: what was decided on it; what is not named there is open.
+        data: the report of a run, or of an earlier `apply`.
+        decisions: what was decided on it. What is not named there is open; on what `apply` has made, it is as
+            it was.
         accept_open: make what is open; otherwise only what was accepted is made.
         checkout, upstream: where the input is now, if not where it was.
         jobs: worker processes; 0 runs everything in this one.
@@ -84,6 +86,9 @@ def apply(
     _check_pair(data, decisions)
     settings = _settings(data["request"], checkout, upstream, jobs)
     _check_files(data, settings.checkout)
+    if data["applied"] is not None:
+        data, decisions, before = _from_the_start(data, decisions, settings, progress)
+        accept_open = accept_open or before
     verdicts = _verdicts(data, decisions["decisions"], accept_open)
     moves = {row["path"]: row for row in data["files"] if row["new"] != row["path"]}
     kept = _kept(moves, verdicts)
@@ -104,17 +109,13 @@ def apply(
 
         format_touched(migration)
     _hold_rest(data, verdicts, kept, chosen, broken, found)
-    return _finish(data, decisions, migration, found, chosen, verdicts, kept)
+    return _finish(data, decisions, accept_open, migration, found, chosen, verdicts, kept)
 
 
 # Checks -------------------------------------------------------------------------------------------------
 
 
 def _check_pair(data: Row, decisions: Row) -> None:
-    if data["applied"] is not None:
-        raise UserError(
-            "this folder was made by `apply`; give the one that `run` made, with all decisions"
-        )
     if decisions["report"] != data["id"]:
         raise UserError(
             f"these decisions are of another report (theirs {decisions['report']}, this one {data['id']}); "
@@ -124,7 +125,7 @@ def _check_pair(data: Row, decisions: Row) -> None:
         raise UserError(
             f"the report is of version {data['version']}, this is {__version__}; run again"
         )
-    known = {row["id"] for name in ("hunks", "files", "sites") for row in data[name]}
+    known = {row["id"] for name in ("hunks", "files", "sites", "left") for row in data[name]}
     for name in decisions["decisions"]:
         if name not in known:
             raise UserError(f"the decisions name `{name}`, which the report does not have")
@@ -167,6 +168,41 @@ def _check_tools(data: Row, migration: Migration) -> None:
 
 
 # Decisions ----------------------------------------------------------------------------------------------
+
+
+def _from_the_start(
+    data: Row, decisions: Row, settings: Settings, progress: Callable[[str, int, int], None]
+) -> tuple[Row, Row, bool]:
+    """What a further review of what `apply` made comes to.
+
+    Returns:
+        The report of the run behind it, the decisions of all reviews on that, a later one's word counting
+        more, and whether one of them had what was open made.
+    """
+    first = data["applied"]
+    migration = migrate(settings, progress)
+    _check_tools(data, migration)
+    whole: Row = json.loads(report.as_json(report.as_data(migration, data["request"]["format"])))
+    if whole["id"] != first["report"]:
+        raise UserError(
+            f"{settings.checkout}: the run does not come out as in report {first['report']}; run again"
+        )
+    known = {row["id"] for name in ("hunks", "files", "sites") for row in whole[name]}
+    new = {row["id"]: row for row in data["hunks"] if row["id"] not in known}
+    decided = {name: dict(entry) for name, entry in first["decisions"].items()}
+    for name, entry in decisions["decisions"].items():
+        names = [name]
+        if name in new:  # a change that is another one since a file stays
+            row = new[name]
+            names = [r["id"] for r in whole["hunks"] if r["file"] == row["file"] and _meet(r, row)]
+            if not names and entry.get("decision") == "rejected":
+                raise UserError(
+                    f"{row['file']}:{row['line']}: this change keeps a reference to a file that stays right; "
+                    "it cannot be rejected by itself"
+                )
+        for one in names:
+            decided[one] = decided.get(one, {}) | entry
+    return whole, decisions | {"decisions": decided}, first["accept_open"]
 
 
 def _verdicts(data: Row, decided: Row, accept_open: bool) -> dict[str, _Verdict]:
@@ -356,11 +392,10 @@ def _hold_rest(
         verdict.status = "held"
 
 
-def _meet(row: Row, hunk: Hunk) -> bool:
-    """Whether a hunk of the report and one of the run have lines in common."""
-    return bool(
-        row["line"] <= max(hunk.last, hunk.line) and hunk.line <= max(row["last"], row["line"])
-    )
+def _meet(row: Row, other: Hunk | Row) -> bool:
+    """Whether a hunk of the report and another of the same file have lines in common."""
+    lines = (other.line, other.last) if isinstance(other, Hunk) else (other["line"], other["last"])
+    return bool(row["line"] <= max(lines) and lines[0] <= max(row["last"], row["line"]))
 
 
 _TOKEN = re.compile(r"[\w./]*\w")
@@ -380,6 +415,7 @@ def _says(text: str, path: str) -> bool:
 def _finish(
     data: Row,
     decisions: Row,
+    accept_open: bool,
     migration: Migration,
     found: tuple[list[Hunk], list[HunkSet]],
     chosen: list[bool],
@@ -400,14 +436,32 @@ def _finish(
             left.append(_left_hunk(row, verdicts[row["id"]], moved))
     for row in left:
         row["note"] = notes.get(row["id"], "")
+        row["set"] = None
     total = len(data["hunks"]) + sum(row["new"] != row["path"] for row in data["files"])
     made = total - len(left)
     migration.notes.append(f"{made} of {total} changes of report {data['id']} were made")
-    applied = {"report": data["id"], "made": made, "notes": notes}
+    applied = {
+        "report": data["id"],
+        "made": made,
+        "decisions": decisions["decisions"],
+        "accept_open": accept_open,
+    }
     fresh = report.as_data(
         migration, data["request"]["format"], _remaining(found, chosen), applied, left
     )
+    _tie(fresh, left, data["sets"])
     return Applied(migration, fresh, made, len(left))
+
+
+def _tie(fresh: Row, left: list[Row], sets: list[Row]) -> None:
+    """Put the hunks that were left into sets of the new report: those that stood together in the run's."""
+    rows = {row["id"]: row for row in left}
+    for members in sets:
+        names = [name for name in members["hunks"] if name in rows]
+        if len(names) > 1:
+            for name in names:
+                rows[name]["set"] = len(fresh["sets"])
+            fresh["sets"].append({"why": members["why"], "hunks": names})
 
 
 def _remaining(

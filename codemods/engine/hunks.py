@@ -194,7 +194,7 @@ _TOPICS = {
 
 
 # Rules whose edits of a single identifier give something another name.
-NAMING = ("REN001", "REN002", "REN006")
+NAMING = ("REN001", "REN002", "REN006", "IMP013")
 
 
 class _Union:
@@ -330,7 +330,7 @@ def _join_topics(union: _Union, hunks: list[Hunk]) -> None:
 
 
 def _join_names(union: _Union, hunks: list[Hunk]) -> None:
-    """A renamed class or function and all that names it in Python, imports included."""
+    """A renamed class or function and all that names it in code, that of notebooks and documents included."""
     names = {
         edit.before
         for hunk in hunks
@@ -340,8 +340,6 @@ def _join_names(union: _Union, hunks: list[Hunk]) -> None:
     }
     members: dict[str, list[int]] = {}
     for number, hunk in enumerate(hunks):
-        if not hunk.file.endswith(PYTHON_SUFFIXES):
-            continue
         for edit in hunk.edits:
             if edit.rule[:3] not in ("REN", "IMP") or edit.rule == "REN007":
                 continue

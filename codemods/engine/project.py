@@ -144,6 +144,12 @@ class Project:
         """First parts of dotted names that the migration can change."""
         roots = {old.split(".")[0] for old, entry in self.map.modules.items() if entry.new != old}
         roots |= {old.split(".")[0] for old, new in self.modules.items() if new != old}
+        # A file that keeps its place may still give its classes new names.
+        roots |= {
+            module.split(".")[0]
+            for module, held in self.old.modules.items()
+            if module in self.modules and not held.definitions.keys().isdisjoint(self.names)
+        }
         roots.add(OLD_ROOT)
         return frozenset(roots)
 

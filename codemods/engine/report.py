@@ -28,7 +28,7 @@ from codemods.errors import UserError
 from codemods.maps import symbols
 from codemods.rules import all_rules
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 DECISIONS_VERSION = 1
 # Discovery recognises an earlier run's report by this text near its start.
 MARK = "ling2-migrate report"

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files as package_files
 from itertools import pairwise
@@ -43,24 +44,24 @@ def render(data: dict[str, Any], most_inline: int = _MOST_INLINE) -> tuple[str, 
 
     Args:
         data: the report.
-        most_inline: how many characters of code the page itself may hold.
+        most_inline: how many bytes of code the page itself may hold, and half as many of the list of entries.
     """
     main, bodies = _page_data(data)
-    parts = [json.dumps(body, ensure_ascii=False, separators=(",", ":")) for body in bodies]
+    code = [_json(body) for body in bodies]
+    entries = [_json(item) for item in main.pop("items")]
     shards: list[str] = []
-    inline = sum(map(len, parts)) <= most_inline
-    main["bodies"] = len(parts)
-    main["shards"] = []
-    if not inline:
-        start = size = 0
-        for number, part in enumerate(parts):
-            size += len(part)
-            if size >= min(_SHARD, most_inline) or number == len(parts) - 1:
-                shards.append(
-                    f"/* {MARK}: data */ window.shard({len(shards)},[{','.join(parts[start:number + 1])}]);"
-                )
-                main["shards"].append(start)
-                start, size = number + 1, 0
+    main["shards"], main["lists"] = [], 0
+    if _size(code) > most_inline:
+        for start, part in _parts(code, most_inline):
+            main["shards"].append(start)
+            shards.append(f"window.shard({len(shards)},{part});")
+        code = []
+    if _size(entries) > most_inline // 2:
+        for _, part in _parts(entries, most_inline):
+            shards.append(f"window.list({main['lists']},{part});")
+            main["lists"] += 1
+        entries = []
+    shards = [f"/* {MARK}: data */ {text}" for text in shards]
     environment = Environment(
         loader=PackageLoader("codemods.review", "templates"),
         autoescape=True,
@@ -73,10 +74,34 @@ def render(data: dict[str, Any], most_inline: int = _MOST_INLINE) -> tuple[str, 
         mark=MARK,
         css=_asset("report.css"),
         js=_asset("report.js"),
-        data=_embedded(json.dumps(main, ensure_ascii=False, separators=(",", ":"))),
-        bodies=_embedded(f"[{','.join(parts)}]" if inline else "[]"),
+        data=Markup(_json(main)),
+        entries=Markup(f"[{','.join(entries)}]"),
+        bodies=Markup(f"[{','.join(code)}]"),
     )
     return page, shards
+
+
+def _parts(rows: list[str], most: int) -> Iterator[tuple[int, str]]:
+    """Cut a list of JSON texts into lists of limited length: the first one's number, the list."""
+    start = size = 0
+    for number, row in enumerate(rows):
+        size += _size([row])
+        if size >= min(_SHARD, most) or number == len(rows) - 1:
+            yield start, f"[{','.join(rows[start : number + 1])}]"
+            start, size = number + 1, 0
+
+
+def _json(value: Any) -> str:
+    """Compact JSON that may stand in a script element: no tag can begin or end in it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def _size(rows: list[str]) -> int:
+    """How many bytes texts take in a file."""
+    return sum(len(row.encode("utf-8", "backslashreplace")) for row in rows)
 
 
 def write(data: dict[str, Any], folder: Path, most_inline: int = _MOST_INLINE) -> None:
@@ -113,25 +138,18 @@ def _asset(name: str) -> Markup:
     return Markup((package_files("codemods.review") / "templates" / name).read_text("utf-8"))
 
 
-def _embedded(text: str) -> Markup:
-    """JSON that may stand in a script element: no tag can begin or end in it."""
-    for sign in "<>&\u2028\u2029":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return Markup(text)
-
-
 # Data ---------------------------------------------------------------------------------------------------
 
 
-class _Bodies:
-    """Code of hunks and sites, each different one once."""
+class _Once:
+    """Things that the page holds once, however many entries have them: code, paths, reasons."""
 
     def __init__(self) -> None:
         self.all: list[Any] = []
         self._known: dict[Any, int] = {}
 
     def add(self, key: Any, make: Any) -> int:
-        """The number of a body; `make` makes it if it is new."""
+        """The number of a thing; `make` makes it if it is new."""
         if key not in self._known:
             self._known[key] = len(self.all)
             self.all.append(make())
@@ -139,7 +157,7 @@ class _Bodies:
 
 
 def _page_data(data: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    bodies = _Bodies()
+    bodies = _Once()
     items: list[dict[str, Any]] = []
     for site in sorted(
         data["sites"], key=lambda s: (s["rule"] not in _FIRST, s["rule"], s["file"], s["line"])
@@ -163,24 +181,40 @@ def _page_data(data: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     for row in sorted(data["hunks"], key=lambda h: (h["rules"][0], h["file"], h["line"])):
         items.append(_hunk(row, bodies))
     new_places = {f["path"]: f["new"] for f in moves}
+    said = {name: _Once() for name in "fyr"}
+    for item in items:
+        for name, once in said.items():
+            item[name] = once.add(_json(item[name]), lambda value=item[name]: value)
     main = {
         "id": data["id"],
         "items": items,
+        "said": {name: once.all for name, once in said.items()},
         "sets": [s["why"] for s in data["sets"]],
         "rules": data["rules"],
         "moved": new_places,
         "decisions": {"tool": DECISIONS_MARK, "schema": DECISIONS_VERSION, "report": data["id"]},
-        "notes": data["applied"]["notes"] if data["applied"] else {},
+        "before": _before(data),
         "final": data["applied"] is not None,
     }
     return main, bodies.all
+
+
+def _before(data: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier review leaves to be seen: its notes, and the sites that it dealt with."""
+    decided = data["applied"]["decisions"] if data["applied"] else {}
+    sites = {site["id"] for site in data["sites"]}
+    kept = {
+        name: {field: said for field, said in entry.items() if field == "note" or name in sites}
+        for name, entry in decided.items()
+    }
+    return {name: entry for name, entry in kept.items() if entry}
 
 
 def _tier(data: dict[str, Any], rule: str) -> str:
     return str(data["rules"][rule]["tier"]) if rule else "report"
 
 
-def _site(site: dict[str, Any], bodies: _Bodies) -> dict[str, Any]:
+def _site(site: dict[str, Any], bodies: _Once) -> dict[str, Any]:
     code = site["code"]
     lines = _lines(code["text"])
     key = ("site", _kind(site["file"]), code["text"])
@@ -199,7 +233,7 @@ def _site(site: dict[str, Any], bodies: _Bodies) -> dict[str, Any]:
     }
 
 
-def _left(row: dict[str, Any], bodies: _Bodies) -> dict[str, Any]:
+def _left(row: dict[str, Any], bodies: _Once) -> dict[str, Any]:
     item = {
         "k": "left",
         "i": row["id"],
@@ -211,10 +245,12 @@ def _left(row: dict[str, Any], bodies: _Bodies) -> dict[str, Any]:
     }
     if row["kind"] == "move":
         return item | {"to": row["new"]}
+    if row["set"] is not None:
+        item["g"] = row["set"]
     return item | _code(row, bodies)
 
 
-def _hunk(row: dict[str, Any], bodies: _Bodies) -> dict[str, Any]:
+def _hunk(row: dict[str, Any], bodies: _Once) -> dict[str, Any]:
     item = {
         "k": "hunk",
         "i": row["id"],
@@ -231,7 +267,7 @@ def _hunk(row: dict[str, Any], bodies: _Bodies) -> dict[str, Any]:
     return item
 
 
-def _code(row: dict[str, Any], bodies: _Bodies) -> dict[str, Any]:
+def _code(row: dict[str, Any], bodies: _Once) -> dict[str, Any]:
     """The changed lines, and those around, which identical changes do not share."""
     above, old, new, below = (_lines(row[name]) for name in ("above", "old", "new", "below"))
     kind = _kind(row["file"])

@@ -191,19 +191,31 @@ def test_bad_files(cli: CommandLine, made: Path) -> None:
     assert "no decisions file" in refused(cli("apply", made / "out", "--decisions", path), made)
     old = load(made / "out/report.json") | {"schema": 1}
     (made / "out/report.json").write_text(json.dumps(old), encoding="utf-8")
-    assert "report schema 1, this version reads 2; run again" in refused(
+    assert "report schema 1, this version reads 3; run again" in refused(
         cli("review", made / "out"), made
     )
 
 
-def test_decisions_on_what_apply_made(cli: CommandLine, made: Path) -> None:
-    path = decide(made, lambda row: "accepted")
-    assert (
-        cli("apply", made / "out", "--decisions", path, "--out", made / "new", "--jobs", "1").err
-        == ""
-    )
-    message = refused(cli("apply", made / "new", "--decisions", path), made)
-    assert message.startswith("this folder was made by `apply`; give the one that `run` made")
+def test_a_second_review(cli: CommandLine, made: Path) -> None:
+    """Decisions on what `apply` made: the rest of it is made, something else is taken back."""
+    whole = contents(made / "out")
+    path = decide(made, lambda row: "rejected" if row.get("file") == "run.sh" else "accepted")
+    cli("apply", made / "out", "--decisions", path, "--out", made / "new", "--jobs", "1")
+    first = load(made / "new/report.json")
+    later = {row["id"]: {"decision": "accepted"} for row in first["left"]}
+    note = next(h["id"] for h in first["hunks"] if h["file"] == "notes.md")
+    later[note] = {"decision": "rejected", "note": "not the notes"}
+    file = load(path) | {"report": first["id"], "decisions": later}
+    path.write_text(json.dumps(file), encoding="utf-8")
+    shutil.rmtree(made / "out")  # the report is all that is needed
+    assert cli("apply", made / "new", "--decisions", path, "--jobs", "1").err == ""
+    after = contents(made / "new-applied")
+    assert {p for p in after.keys() | whole.keys() if after.get(p) != whole.get(p)} == {"notes.md"}
+    second = load(made / "new-applied/report.json")
+    assert [(r["id"], r["status"], r["note"]) for r in second["left"]] == [
+        (note, "rejected", "not the notes")
+    ]
+    assert second["applied"]["report"] == first["applied"]["report"]
 
 
 def test_review_makes_the_page_again(cli: CommandLine, made: Path) -> None:

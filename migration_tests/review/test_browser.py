@@ -148,7 +148,7 @@ def test_filters(opened: Opened, made: Run) -> None:
     assert "layer_group_size" in rows.first.inner_text()
     opened.page.click("#clear")
     opened.choose("type", ".sh")
-    assert set(opened.page.locator("h4").all_inner_texts()) == {"▾ run.sh (1)"}
+    assert set(opened.page.locator("h4 > .plain").all_inner_texts()) == {"▾ run.sh (1)"}
     assert opened.page.locator("#tier option").all_inner_texts() == ["all tiers", "safe (1)"]
     opened.page.click("#clear")
     opened.choose("folder", "ALModel/")
@@ -162,6 +162,51 @@ def test_filters(opened: Opened, made: Run) -> None:
     opened.page.click("#clear")
     opened.choose("state", "accepted")
     assert opened.page.locator("article.row.accepted").count() == rows.count() == 2
+
+
+def test_what_to_do_is_said(opened: Opened, made: Run, tmp_path: Path) -> None:
+    guide = opened.page.locator("#how")
+    assert f"Begin with the {len(made.data['sites'])} sites" in guide.inner_text()
+    assert f"ling2-migrate apply {tmp_path} --decisions decisions.json" in guide.inner_text()
+    total = len(made.ids)
+    assert f"makes 0 changes and leaves out {total}; with --accept-open" in guide.inner_text()
+    opened.page.click("#accept-shown")
+    assert f"makes {total} changes and leaves out 0." in guide.inner_text()
+
+
+def test_a_rule_or_a_file_at_once(opened: Opened, made: Run) -> None:
+    """The buttons on a heading decide all below it; one key takes it back."""
+    opened.choose("rule", "IMP001")
+    heading = opened.page.locator("h3").first
+    sets = {h["set"] for h in made.data["hunks"] if h["rules"][0] == "IMP001"}
+    number = sum(h["rules"][0] == "IMP001" for h in made.data["hunks"])
+    number += sum(
+        h["rules"][0] != "IMP001" and h["set"] in sets - {None} for h in made.data["hunks"]
+    )
+    heading.get_by_role("button", name="Accept all of IMP001").click()
+    assert opened.progress.startswith(f"{number} accepted, 0 rejected")
+    assert "all decided" in heading.inner_text()
+    file = opened.page.locator("h4").first
+    file.get_by_role("button", name="Reject all of").click()
+    assert ", 0 rejected" not in opened.progress
+    opened.press("u")
+    assert opened.progress.startswith(f"{number} accepted, 0 rejected")
+    opened.page.click("#undo")
+    assert opened.progress.startswith("0 accepted, 0 rejected")
+    assert opened.page.locator("#undo").is_disabled()
+    assert "all decided" not in heading.inner_text()
+
+
+def test_the_current_row_is_not_behind_the_bar(opened: Opened) -> None:
+    opened.choose("rule", "IMP001")
+    opened.press(*"jjjjjjjj", *"kkkkkkkk")
+    opened.page.set_viewport_size({"width": 1280, "height": 500})
+    opened.press(*"jjjj", *"kkkk")
+    row, bar = opened.page.locator("article.current"), opened.page.locator("#top")
+    box, above = row.bounding_box(), bar.bounding_box()
+    assert box is not None
+    assert above is not None
+    assert box["y"] >= above["y"] + above["height"]
 
 
 def test_counts(opened: Opened, made: Run) -> None:
@@ -356,15 +401,26 @@ def test_no_changes_at_all(open_page: Callable[..., Opened], tmp_path: Path) -> 
     opened.search("x")
 
 
-def test_what_apply_left_is_shown(open_page: Callable[..., Opened], made: Run) -> None:
+def test_a_second_review(open_page: Callable[..., Opened], made: Run, tmp_path: Path) -> None:
+    """What `apply` left is shown with its reason and note, and can be accepted after all."""
     script = next(h["id"] for h in made.data["hunks"] if h["file"] == "run.sh")
-    decisions = made.decisions(lambda name: "rejected" if name == script else "accepted")
+    name = next(h["id"] for h in made.data["hunks"] if "class ALGenericLayer" in h["old"])
+    decisions = made.decisions(lambda i: "rejected" if i in (script, name) else "accepted")
     decisions["decisions"][script]["note"] = "later"
-    opened = open_page(apply(made.data, decisions).data)
-    row = opened.page.locator("article.row", has_text="Note: later")
-    assert "run.sh:1" in row.inner_text()
+    decisions["decisions"][made.data["sites"][0]["id"]] = {"decision": "accepted"}
+    first = apply(made.data, decisions).data
+    opened = open_page(first)
+    row = opened.rows("run.sh:1").first
     assert "rejected" in row.inner_text()
-    assert opened.page.locator("#accept-shown").count() == 0
+    assert row.locator("textarea").input_value() == "later"
+    assert "What you leave open stays as it is." in opened.page.inner_text("#how")
+    assert f" 1 of {len(first['sites'])} sites dealt with" in opened.progress
+    opened.rows("class Ling2DecoderLayer").first.locator(".head > .accept").click()
+    assert "stand or fall with" in opened.status
+    further = opened.export(tmp_path / "decisions.json")
+    applied = apply(first, further)
+    assert [row["id"] for row in applied.data["left"]] == [script]
+    assert [row["note"] for row in applied.data["left"]] == ["later"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

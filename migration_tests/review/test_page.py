@@ -66,11 +66,12 @@ def test_hostile_text_stays_text(hostile: Any) -> None:
     html, shards = page.render(hostile)
     assert shards == []
     found = Elements(html)
-    assert len(found.scripts) == found.tags.count("script") == 3
+    assert len(found.scripts) == found.tags.count("script") == 4
     assert "img" not in found.tags
     assert "b" not in found.tags
-    main, bodies = (json.loads(text) for attrs, text in found.scripts if "id" in attrs)
-    assert {"tools/q'uo\"te\n<b>.py", "tools/caf\udce9.py"} <= {item["f"] for item in main["items"]}
+    main, entries, bodies = (json.loads(text) for attrs, text in found.scripts if "id" in attrs)
+    paths = {main["said"]["f"][entry["f"]] for entry in entries}
+    assert {"tools/q'uo\"te\n<b>.py", "tools/caf\udce9.py"} <= paths
     line = "from MaxText import max_utils  # </script><script>window.broken = 1</script> <!-- <img src=x>"
     assert line in {"".join(part[1::2]) for body in bodies if len(body) == 3 for part in body[1]}
 
@@ -116,21 +117,42 @@ def test_highlighting_changes_no_text() -> None:
     assert page._highlight("x.py", ["from a import b"])[0][:2] == ["k", "from"]
 
 
-def test_a_huge_report_is_spread(hostile: Any, tmp_path: Path) -> None:
+def held(html: str) -> dict[str, Any]:
+    """The data in a page, by the id of its element."""
+    return {a["id"]: json.loads(t) for a, t in Elements(html).scripts if a.get("id")}
+
+
+def test_a_huge_report_is_spread(hostile: Any) -> None:
+    """Code and the list of entries go into files beside the page, each of limited length."""
     whole, none = page.render(hostile)
     small, shards = page.render(hostile, most_inline=2000)
     assert none == []
-    assert len(shards) > 3
-    assert len(small) < len(whole)
-    bodies = json.loads(next(t for a, t in Elements(whole).scripts if a.get("id") == "bodies"))
-    main = json.loads(next(t for a, t in Elements(small).scripts if a.get("id") == "data"))
-    spread = []
+    before, after = held(whole), held(small)
+    assert after["entries"] == after["bodies"] == []
+    numbers = len(after["data"]["shards"])
+    assert numbers > 3
+    assert after["data"]["lists"] == len(shards) - numbers > 1
+    code, entries = [], []
     for number, text in enumerate(shards):
-        head = f"/* {report.MARK}: data */ window.shard({number},"
+        kind, nth = ("shard", number) if number < numbers else ("list", number - numbers)
+        head = f"/* {report.MARK}: data */ window.{kind}({nth},"
         assert text.startswith(head)
-        assert main["shards"][number] == len(spread)
-        spread += json.loads(text.removeprefix(head).removesuffix(");"))
-    assert spread == bodies
+        rows = json.loads(text.removeprefix(head).removesuffix(");"))
+        if kind == "shard":
+            assert after["data"]["shards"][number] == len(code)
+            code += rows
+        else:
+            entries += rows
+        longest = max(len(page._json(row)) for row in rows)
+        assert len(text) < 2000 + longest + 100
+    assert code == before["bodies"]
+    assert entries == before["entries"]
+
+
+def test_the_page_itself_stays_small() -> None:
+    """What is counted is bytes, with signs that are escaped in scripts at their length there."""
+    assert page._size([page._json("<<")]) == len('"\\u003c\\u003c"')
+    assert page._size([page._json("层")]) == 5
 
 
 def test_files_beside_the_page(hostile: Any, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from codemods.engine import hunks as hunks_module
+from codemods.engine.apply import apply
 from codemods.engine.hunks import find_hunks
 from codemods.engine.keeping import blocked_by
 from migration_tests.review.trees import PIECES, Run, check_applied, dangling, run, tree
@@ -75,6 +76,24 @@ def test_random_decisions(small: Run, data: st.DataObject) -> None:
     check_applied(small, small.apply(choose), choose)
 
 
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(chance=st.randoms(use_true_random=False))
+def test_a_second_review_is_one_review_of_both(small: Run, chance: random.Random) -> None:
+    kinds = ["accepted", "accepted", "accepted", "rejected", None]
+    first = {name: chance.choice(kinds) for name in small.ids}
+    made = small.apply(first.__getitem__).data
+    seen = {row["id"] for name in ("hunks", "files", "left") for row in made[name]}
+    second = {n: chance.choice(kinds) for n in small.ids if n in seen and chance.random() < 0.3}
+    entries = {name: {"decision": choice} for name, choice in second.items() if choice}
+    further = small.decisions(lambda name: None) | {"report": made["id"], "decisions": entries}
+    again = apply(made, further)
+    both = {name: entries.get(name, {}).get("decision", first[name]) for name in small.ids}
+    direct = small.apply(both.__getitem__)
+    assert tree(again.migration) == tree(direct.migration)
+    assert again.data["left"] == direct.data["left"]
+    assert again.data["hunks"] == direct.data["hunks"]
+
+
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_trees(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -127,12 +146,40 @@ def test_a_file_that_keeps_a_name_that_others_give_up(small: Run) -> None:
 
 
 def test_a_name_in_a_file_that_stays(small: Run) -> None:
-    """The import of the class is left alone, so the class and its uses are too."""
+    """The class takes its new name in its old place, and all that name it follow."""
     stays = next(row["id"] for row in small.moves if row["path"] == "ALModel/al_model.py")
-    after = tree(small.apply(lambda n: "rejected" if n == stays else "accepted").migration)
-    assert b"class ALGenericLayer" in after["ALModel/al_model.py"]
-    assert b"from ALModel.al_model import ALGenericLayer\n" in after["tests/unit/ling2_test.py"]
-    assert b"assert ALGenericLayer()" in after["tests/unit/ling2_test.py"]
+    applied = small.apply(lambda n: "rejected" if n == stays else "accepted")
+    after = tree(applied.migration)
+    assert b"class Ling2DecoderLayer" in after["ALModel/al_model.py"]
+    test = after["tests/unit/ling2_test.py"]
+    assert b"from ALModel.al_model import Ling2DecoderLayer\n" in test
+    assert b"assert Ling2DecoderLayer()" in test
+    assert [row["id"] for row in applied.data["left"]] == [stays]
+
+
+RENAMED = {
+    **PIECES,
+    "src/MaxText/layers/embeddings.py": "class Qwen3NextRotaryEmbedding:\n  pass\n",
+    "tools/use.py": (
+        "from MaxText.layers.embeddings import Qwen3NextRotaryEmbedding\n\nX = Qwen3NextRotaryEmbedding()\n"
+    ),
+    "notes.md": "```python\nfrom ALModel.al_model import ALGenericLayer\n```\n",
+}
+
+
+def test_names_that_are_defined_and_used_apart(tmp_path: Path) -> None:
+    """A definition that upstream renamed, and code in documents, stand with all that has the name."""
+    made = run(tmp_path, RENAMED)
+    for rule, users in (
+        ("IMP013", {"tools/use.py"}),
+        ("REN002", {"notes.md", "tests/al_model_test.py"}),
+    ):
+        name = next(h["id"] for h in made.data["hunks"] if rule in h["rules"])
+        members = next(s["hunks"] for s in made.data["sets"] if name in s["hunks"])
+        files = {h["file"] for h in made.data["hunks"] if h["id"] in members}
+        assert users <= files
+        applied = made.apply(lambda n, name=name: "rejected" if n == name else "accepted")
+        assert {row["id"] for row in applied.data["left"]} == set(members)
 
 
 def test_a_set_stands_or_falls_together(small: Run) -> None:

@@ -1,11 +1,31 @@
 "use strict";
 (() => {
-  const read = id => JSON.parse(document.getElementById(id).textContent);
-  const data = read("data"), items = data.items, bodies = read("bodies");
+  const $ = id => document.getElementById(id);
+  const read = id => JSON.parse($(id).textContent);
+  const data = read("data"), items = read("entries"), bodies = read("bodies");
+
+  // A huge list of entries is in files beside the page.
+  const lists = [];
+  let missing = data.lists;
+  window.list = (number, values) => {
+    lists[number] = values;
+    if (--missing) return;
+    for (const part of lists) items.push(...part);
+    start();
+  };
+  for (let number = 0; number < data.lists; number++) {
+    const script = document.createElement("script");
+    script.src = `report-data/${data.shards.length + number}.js`;
+    script.onerror = () => { $("loading").textContent = `${script.src} is missing; keep that folder beside this page.`; };
+    document.head.append(script);
+  }
+  if (!missing) start();
+
+  function start() {
+  for (const item of items) for (const name of Object.keys(data.said)) item[name] = data.said[name][item[name]];
   const byId = new Map(items.map(item => [item.i, item]));
   const sets = data.sets.map(() => []);
   for (const item of items) if (item.g !== undefined) sets[item.g].push(item);
-  const $ = id => document.getElementById(id);
   const PAGE = 60;
 
   // Small helpers: text always becomes a text node.
@@ -50,17 +70,17 @@
 
   // Decisions ---------------------------------------------------------------------------------------------
   const key = `ling2-migrate ${data.id}`;
-  let decided = new Map(), stored = true;
-  for (const [id, note] of Object.entries(data.notes)) if (byId.has(id)) decided.set(id, {note});
+  let decided = new Map(), stored = true, begun = false;
+  for (const [id, entry] of Object.entries(data.before)) if (byId.has(id)) decided.set(id, entry);
   try {
     const text = localStorage.getItem(key);
-    if (text) decided = new Map(Object.entries(JSON.parse(text)).filter(([id]) => byId.has(id)));
+    begun = Boolean(text);
+    if (begun) decided = new Map(Object.entries(JSON.parse(text)).filter(([id]) => byId.has(id)));
   } catch { stored = false; }
   function save() {
     try { localStorage.setItem(key, JSON.stringify(Object.fromEntries(decided))); }
     catch { if (stored) say("This browser keeps nothing for this page: export the decisions before you close it."); stored = false; }
   }
-  const decidable = item => item.k !== "left" && !(data.final && item.k !== "site");
   const stateOf = item => decided.get(item.i)?.decision || "open";
   const noteOf = item => decided.get(item.i)?.note || "";
   function set(item, field, value) {
@@ -68,11 +88,22 @@
     if (value) entry[field] = value; else delete entry[field];
     if (Object.keys(entry).length) decided.set(item.i, entry); else decided.delete(item.i);
   }
+  const undoable = [];
+  function undo() {
+    const last = undoable.pop();
+    if (!last) return;
+    for (const [item, was] of last) set(item, "decision", was);
+    save();
+    say(`Undone: ${plural(last.length, "entry is", "entries are")} as before.`);
+    refresh();
+  }
   /* Decide items, with all that stand or fall with them. */
   function decide(chosen, state) {
-    const asked = new Set(chosen.filter(decidable)), all = new Set(asked), reasons = new Set();
+    const asked = new Set(chosen), all = new Set(asked), reasons = new Set();
     for (const item of asked) if (item.g !== undefined)
       for (const mate of sets[item.g]) if (!all.has(mate)) { all.add(mate); reasons.add(data.sets[item.g]); }
+    undoable.push([...all].map(item => [item, decided.get(item.i)?.decision]));
+    if (undoable.length > 100) undoable.shift();
     for (const item of all) set(item, "decision", state === "open" ? "" : state);
     save();
     const more = all.size - asked.size;
@@ -97,32 +128,36 @@
     return item.text;
   }
   const filters = {search: "", rule: "", tier: "", folder: "", type: "", state: ""};
-  const words = {
-    rule: item => item.r, tier: item => [item.t], folder: item => [folderOf(item)], type: item => [typeOf(item)],
-    state: item => [item.k === "left" ? item.s : stateOf(item)],
-  };
-  function matches(item, without) {
-    for (const name of Object.keys(words))
-      if (name !== without && filters[name] && !words[name](item).includes(filters[name])) return false;
-    return !filters.search || textOf(item).includes(filters.search) || noteOf(item).toLowerCase().includes(filters.search);
+  for (const item of items) { item.folder = folderOf(item); item.type = typeOf(item); }
+  const NAMES = ["rule", "tier", "folder", "type", "state"];
+  const wordOf = {tier: item => item.t, folder: item => item.folder, type: item => item.type, state: item => { const state = stateOf(item); return state === "open" ? item.s || state : state; }};
+  const passes = (item, name) => name === "rule" ? item.r.includes(filters.rule) : wordOf[name](item) === filters[name];
+  /* What passes all filters, and for each filter how many entries there are of each choice, the other filters as they are. */
+  function sift() {
+    const active = NAMES.filter(name => filters[name]), passed = [];
+    const tallies = Object.fromEntries(NAMES.map(name => [name, new Map(filters[name] ? [[filters[name], 0]] : [])]));
+    const tally = (name, word) => tallies[name].set(word, (tallies[name].get(word) || 0) + 1);
+    for (const item of items) {
+      const against = active.filter(name => !passes(item, name));
+      if (against.length > 1 || (filters.search && !textOf(item).includes(filters.search) && !noteOf(item).toLowerCase().includes(filters.search))) continue;
+      if (!against.length) passed.push(item);
+      for (const name of against.length ? against : NAMES)
+        if (name === "rule") for (const word of item.r) tally(name, word); else tally(name, wordOf[name](item));
+    }
+    return {passed, tallies};
   }
-  /* How many entries there are for each choice of a filter, the other filters as they are. */
-  function facet(name) {
-    const counts = new Map();
-    for (const item of items) if (matches(item, name)) for (const word of words[name](item)) counts.set(word, (counts.get(word) || 0) + 1);
-    if (filters[name] && !counts.has(filters[name])) counts.set(filters[name], 0);
-    return [...counts].sort((a, b) => a[0] < b[0] ? -1 : 1);
-  }
-  function options(name, title) {
-    $(name).replaceChildren(make("option", {value: ""}, title),
-      ...facet(name).map(([word, count]) => make("option", {value: word}, `${word} (${count})`)));
+  function options(name, tallies) {
+    const about = word => name === "rule" && data.rules[word] ? ` ${data.rules[word].summary}` : "";
+    const choices = [...tallies[name]].sort((a, b) => a[0] < b[0] ? -1 : 1);
+    $(name).replaceChildren(make("option", {value: ""}, TITLES[name]),
+      ...choices.map(([word, count]) => make("option", {value: word}, `${word} (${count})${about(word)}`)));
     $(name).value = filters[name];
   }
-  function counts() {
+  function counts(tallies) {
     if (!$("counts").open) return;
     $("tables").replaceChildren(...[["rule", "Rules"], ["type", "File types"], ["folder", "Folders"]].map(([name, title]) => {
-      const list = facet(name).sort((a, b) => b[1] - a[1]);
-      return make("div", {}, make("h2", {}, title), make("ul", {}, ...list.map(([word, count]) => make("li", {},
+      const choices = [...tallies[name]].sort((a, b) => b[1] - a[1]);
+      return make("div", {}, make("h2", {}, title), make("ul", {}, ...choices.map(([word, count]) => make("li", {},
         make("button", {type: "button", class: "plain", on: {click: () => { $(name).value = word; filter(name, word); }}}, word), make("span", {}, count.toLocaleString("en"))))));
     }));
   }
@@ -135,7 +170,8 @@
 
   function build() {
     rows = [];
-    shown = items.filter(item => matches(item));
+    const {passed, tallies} = sift();
+    shown = passed;
     for (const [kind, title] of SECTIONS) {
       const here = shown.filter(item => item.k === kind);
       if (!here.length) {
@@ -148,18 +184,18 @@
       for (const item of here) { if (!rules.has(item.r[0])) rules.set(item.r[0], []); rules.get(item.r[0]).push(item); }
       for (const [rule, members] of rules) {
         const ruleKey = `${kind} ${rule}`;
-        rows.push({type: "h3", rule, key: ruleKey, count: members.length});
+        rows.push({type: "h3", rule, key: ruleKey, count: members.length, members});
         if (folded.has(ruleKey)) continue;
         let rest = members;
         if (kind === "hunk") rest = repeated(members);
         let file = null, fileKey = "";
-        const counts = new Map();
-        for (const item of rest) counts.set(item.f, (counts.get(item.f) || 0) + 1);
+        const files = new Map();
+        for (const item of rest) { if (!files.has(item.f)) files.set(item.f, []); files.get(item.f).push(item); }
         for (const item of rest) {
           if (item.f !== file && kind !== "move") {
             file = item.f;
             fileKey = `${ruleKey} ${file}`;
-            rows.push({type: "h4", file, key: fileKey, count: counts.get(file)});
+            rows.push({type: "h4", file, key: fileKey, members: files.get(file)});
           }
           if (!folded.has(fileKey)) rows.push({type: "item", item, members: [item]});
         }
@@ -167,6 +203,7 @@
     }
     if (!shown.length && items.length) rows.push({type: "p", text: "Nothing matches the filters."});
     if (!items.length) rows.push({type: "p", text: "Nothing was changed."});
+    return tallies;
   }
   /* Identical one-line changes become one row; returns the others. */
   function repeated(members) {
@@ -188,36 +225,40 @@
     if (drawn < rows.length) { list.append(more); observer.unobserve(more); observer.observe(more); }
   }
   function rebuild(least) {
-    build();
+    const tallies = build();
     list.replaceChildren();
     drawn = 0; current = -1;
     draw(Math.max(PAGE, least || 0));
     const first = rows.find(row => row.type === "item");
     if (first && first.node) first.node.tabIndex = 0;
-    for (const name of Object.keys(words)) options(name, TITLES[name]);
-    counts();
+    for (const name of NAMES) options(name, tallies);
+    counts(tallies);
     progress();
   }
   function progress() {
     const counts = {accepted: 0, rejected: 0, open: 0};
-    for (const item of items) if (decidable(item) && item.k !== "site") counts[stateOf(item)]++;
-    const dealt = items.filter(item => item.k === "site" && stateOf(item) === "accepted").length;
-    const sites = items.filter(item => item.k === "site").length;
-    const number = n => n.toLocaleString("en");
-    $("progress").textContent = (data.final ? "" : `${number(counts.accepted)} accepted, ${number(counts.rejected)} rejected, ${number(counts.open)} open. `)
+    let sites = 0, dealt = 0;
+    for (const item of items)
+      if (item.k !== "site") counts[stateOf(item)]++;
+      else { sites++; if (stateOf(item) === "accepted") dealt++; }
+    const number = n => n.toLocaleString("en"), {accepted, rejected, open} = counts;
+    $("progress").textContent = `${number(accepted)} accepted, ${number(rejected)} rejected, ${number(open)} open. `
       + `${number(dealt)} of ${plural(sites, "site", "sites")} dealt with. ${number(shown.length)} of ${number(items.length)} shown.`;
+    $("outcome").textContent = data.final ? "" : `As things stand it makes ${plural(accepted, "change", "changes")} and leaves out ${number(rejected + open)}`
+      + (open ? `; with --accept-open it leaves out only the ${number(rejected)} rejected.` : ".");
+    $("undo").disabled = !undoable.length;
   }
   /* After decisions: rows on the page show their state; counts follow. A filter by state is only applied anew when asked. */
   function refresh() {
-    for (const row of rows) if (row.node && row.type === "item") paint(row);
-    options("state", TITLES.state);
+    for (const row of rows) if (row.node && row.type === "item") paint(row); else if (row.paint) row.paint();
+    options("state", sift().tallies);
     progress();
   }
 
   // Elements ----------------------------------------------------------------------------------------------
-  function heading(row, tag, ...content) {
+  function heading(row, tag, after, ...content) {
     const open = !folded.has(row.key);
-    return make(tag, {}, make("button", {type: "button", class: "plain", "aria-expanded": String(open), "data-key": row.key, on: {click: () => fold(row.key)}}, open ? "▾ " : "▸ ", ...content));
+    return make(tag, {}, make("button", {type: "button", class: "plain", "aria-expanded": String(open), "data-key": row.key, on: {click: () => fold(row.key)}}, open ? "▾ " : "▸ ", ...content), after);
   }
   function fold(name) {
     if (folded.has(name)) folded.delete(name); else folded.add(name);
@@ -226,18 +267,30 @@
   }
   function element(row, index) {
     if (row.type === "p") return make("p", {}, row.text);
-    if (row.type === "h2") return row.count ? heading(row, "h2", row.text) : make("h2", {}, row.text);
+    if (row.type === "h2") return row.count ? heading(row, "h2", null, row.text) : make("h2", {}, row.text);
     if (row.type === "h4") {
       const to = data.moved[row.file];
-      return heading(row, "h4", make("span", {class: "place"}, row.file + (to ? ` → ${to}` : to === null ? " (stays out)" : "")), ` (${row.count})`);
+      return heading(row, "h4", group(row), make("span", {class: "place"}, row.file + (to ? ` → ${to}` : to === null ? " (stays out)" : "")), ` (${row.members.length})`);
     }
     if (row.type === "h3") {
       const rule = data.rules[row.rule];
-      const node = heading(row, "h3", `${row.rule} ${rule ? rule.summary : "Links"} (${row.count.toLocaleString("en")})`);
+      const node = heading(row, "h3", group(row), `${row.rule} ${rule ? rule.summary : "Links"} (${row.count.toLocaleString("en")})`);
       if (rule) node.append(" ", tier(rule.tier), " ", make("button", {type: "button", class: "rule", "aria-label": `Explain ${row.rule}`, on: {click: () => explain(row.rule)}}, "explain"));
       return node;
     }
     return article(row, index);
+  }
+  /* Decides all entries of a rule or a file, and says how many are open. */
+  function group(row) {
+    const what = row.rule || row.file, site = row.members[0].k === "site";
+    const left = make("span", {class: "left"});
+    row.paint = () => {
+      const open = row.members.filter(item => stateOf(item) === "open").length;
+      left.textContent = open === row.members.length ? "" : open ? ` ${open.toLocaleString("en")} open` : " all decided";
+    };
+    row.paint();
+    const button = (state, label) => make("button", {type: "button", class: label === "Reject" ? "reject" : "accept", "aria-label": `${label} all of ${what}`, on: {click: () => decide(row.members, state)}}, `${label} all`);
+    return make("span", {class: "group"}, " ", ...(site ? [] : [button("accepted", "Accept"), " ", button("rejected", "Reject")]), left);
   }
   const tier = name => make("span", {class: `badge ${name}`}, name);
   const place = item => item.f + (item.l ? `:${item.l}` + (item.c ? `:${item.c}` : "") : "");
@@ -250,12 +303,10 @@
     const head = make("div", {class: "head"}, make("span", {class: "place"}, title), tier(item.t));
     if (item.s) head.append(make("span", {class: "badge review"}, item.s));
     for (const rule of item.r.slice(1)) head.append(make("button", {type: "button", class: "rule", on: {click: () => explain(rule)}}, `also ${rule}`));
-    if (decidable(item)) {
-      const site = item.k === "site";
-      head.append(make("button", {type: "button", class: "accept", on: {click: () => toggle(row, "accepted")}}, site ? "Dealt with" : "Accept"));
-      if (!site) head.append(make("button", {type: "button", class: "reject", on: {click: () => toggle(row, "rejected")}}, "Reject"));
-      head.append(make("button", {type: "button", class: "note", "aria-expanded": "false", on: {click: () => note(row)}}, "Note"));
-    }
+    const site = item.k === "site";
+    head.append(make("button", {type: "button", class: "accept", on: {click: () => toggle(row, "accepted")}}, site ? "Dealt with" : "Accept"));
+    if (!site) head.append(make("button", {type: "button", class: "reject", on: {click: () => toggle(row, "rejected")}}, "Reject"));
+    head.append(make("button", {type: "button", class: "note", "aria-expanded": "false", on: {click: () => note(row)}}, "Note"));
     node.append(head);
     const why = [item.y].filter(Boolean).join(" ");
     if (why) node.append(make("p", {class: "why"}, why));
@@ -268,9 +319,8 @@
       node.append(holder);
       withBody(item.b, body => withBody(many || item.x === undefined ? -1 : item.x, around => holder.replaceChildren(code(item, body, around, many))));
     }
-    if (item.k === "left" && data.notes[item.i]) node.append(make("p", {class: "why"}, `Note: ${data.notes[item.i]}`));
     row.node = node;
-    if (noteOf(item) && decidable(item)) note(row, true);
+    if (noteOf(item)) note(row, true);
     paint(row);
     return node;
   }
@@ -280,7 +330,7 @@
     row.node.classList.toggle("rejected", state === "rejected");
     row.node.classList.toggle("current", rows[current] === row);
     const {item, members} = row;
-    row.node.setAttribute("aria-label", `${item.r[0]}, ${members.length > 1 ? `${members.length} places` : place(item)}` + (decidable(item) ? `, ${state}` : ""));
+    row.node.setAttribute("aria-label", `${item.r[0]}, ${members.length > 1 ? `${members.length} places` : place(item)}` + `, ${state}`);
     for (const name of ["accept", "reject"]) row.node.querySelector(`.head > .${name}`)?.setAttribute("aria-pressed", String(state === `${name}ed`));
     for (const one of row.node.querySelectorAll(".places [data-id]")) {
       const was = stateOf(byId.get(one.dataset.id));
@@ -302,7 +352,7 @@
       if (!details.open || inner.childElementCount) return;
       for (const item of row.members) {
         const line = make("li", {"data-id": item.i}, make("span", {class: "place"}, place(item)));
-        if (decidable(item)) for (const [name, label] of [["accept", "Accept"], ["reject", "Reject"]])
+        for (const [name, label] of [["accept", "Accept"], ["reject", "Reject"]])
           line.append(make("button", {type: "button", class: name, "aria-label": `${label} ${place(item)}`, on: {click: () => toggle({members: [item]}, `${name}ed`)}}, label));
         inner.append(line);
       }
@@ -417,10 +467,10 @@
     if (at) select(rows.findIndex(row => row.item === at), true);
   }
   const keys = {
-    j: () => step(1), k: () => step(-1), e: unfold, v: side,
-    a: () => rows[current] && decidable(rows[current].item) && toggle(rows[current], "accepted"),
-    r: () => rows[current] && decidable(rows[current].item) && rows[current].item.k !== "site" && toggle(rows[current], "rejected"),
-    n: () => rows[current] && decidable(rows[current].item) && note(rows[current]),
+    j: () => step(1), k: () => step(-1), e: unfold, v: side, u: undo,
+    a: () => rows[current] && toggle(rows[current], "accepted"),
+    r: () => rows[current] && rows[current].item.k !== "site" && toggle(rows[current], "rejected"),
+    n: () => rows[current] && note(rows[current]),
     "/": () => $("search").focus(), "?": () => $("keys").showModal(),
   };
   document.addEventListener("keydown", event => {
@@ -435,7 +485,7 @@
     const go = () => { rebuild(); say(`${plural(shown.length, "entry", "entries")} shown.`); };
     if (name === "search" && value) withAllBodies(go); else go();
   }
-  for (const name of Object.keys(words)) $(name).addEventListener("change", event => filter(name, event.target.value));
+  for (const name of NAMES) $(name).addEventListener("change", event => filter(name, event.target.value));
   $("search").addEventListener("input", event => filter("search", event.target.value.trim().toLowerCase()));
   $("bar").addEventListener("submit", event => event.preventDefault());
   $("clear").addEventListener("click", () => {
@@ -444,13 +494,14 @@
     rebuild();
     say("All entries shown.");
   });
-  $("counts").addEventListener("toggle", counts);
+  $("counts").addEventListener("toggle", () => counts(sift().tallies));
   $("view").addEventListener("click", side);
   $("help").addEventListener("click", () => $("keys").showModal());
   const changes = () => shown.filter(item => item.k !== "site");
   $("accept-shown").addEventListener("click", () => decide(changes(), "accepted"));
   $("reject-shown").addEventListener("click", () => decide(changes(), "rejected"));
   $("open-shown").addEventListener("click", () => decide(changes(), "open"));
+  $("undo").addEventListener("click", undo);
   $("export").addEventListener("click", () => {
     const file = {...data.decisions, decisions: Object.fromEntries(decided)};
     const link = make("a", {href: URL.createObjectURL(new Blob([JSON.stringify(file, null, 1) + "\n"], {type: "application/json"})), download: "decisions.json"});
@@ -471,7 +522,16 @@
     } catch (error) { say(`This file cannot be imported: ${error.message}`); }
     event.target.value = "";
   });
-  if (data.final) $("acts").querySelectorAll("#accept-shown, #reject-shown, #open-shown").forEach(button => button.remove());
+  if (location.protocol === "file:") {
+    const folder = decodeURIComponent(location.pathname).replace(/\/[^/]*$/, "") || "/";
+    $("command").textContent = `ling2-migrate apply ${/^[\w./-]+$/.test(folder) ? folder : `'${folder.replaceAll("'", "'\\''")}'`} --decisions decisions.json`;
+  }
+  $("how").open = !begun;
+  new ResizeObserver(() => {
+    const top = $("top"), stays = getComputedStyle(top).position === "sticky";
+    document.documentElement.style.scrollPaddingTop = stays ? `${top.offsetHeight + 8}px` : "";
+  }).observe($("top"));
   rebuild();
   performance.mark("list");
+  }
 })();
