@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -699,7 +700,8 @@ def test_options_of_a_yaml_file_need_the_sizes() -> None:
 @pytest.mark.parametrize("attention", ["attention", "self_attention"])
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_older_names_are_read(scan_layers: bool, attention: str, block: str) -> None:
-    parameters = parameters_of(scan_layers)
+    dims = dims_of()
+    parameters = ling2_params.parameters(dims, scan_layers)
     old_names = {"query_layernorm": "query_norm", "key_layernorm": "key_norm"}
     old_names |= {"self_attention": attention, "Ling2MoeBlock_0": block}
     for k in (1, 2):
@@ -709,37 +711,77 @@ def test_older_names_are_read(scan_layers: bool, attention: str, block: str) -> 
         old_names |= {f"mtp_{k}_{new}": old for new, old in own.items()}
     old = {tuple(old_names.get(part, part) for part in p.path): p for p in parameters}
     assert len(old) == len(parameters)
-    assert ling2_params.rename_all(old, parameters) == old
-    assert {ling2_params.rename_legacy(p.path) for p in parameters} == {p.path for p in parameters}
+    assert ling2_params.rename_all(old, dims, scan_layers) == old
+    today = {p.path for p in parameters}
+    assert {ling2_params.rename_legacy(path, dims, scan_layers) for path in today} == today
 
 
 def test_older_scanned_layers() -> None:
-    path = ("decoder", "layers", "layers_3", "attention", "g_norm", "scale")
-    assert ling2_params.rename_legacy(path) == (
-        "decoder",
-        "layers",
-        "layer_3",
-        "self_attention",
-        "g_norm",
-        "scale",
+    # Layer 0 is dense, 1 to 3 and 4 to 6 are scanned, 7 and 8 follow.
+    dims = dims_of(num_hidden_layers=9, layer_group_size=3, first_k_dense_replace=1)
+    for older, today in {
+        "layers/layers_2/attention": "layers/layer_2/self_attention",
+        "moe_layers_6/attention": "layers_remainder/layer_0/self_attention",
+        "moe_layers_7/ALMoeBlock_0": "layers_remainder/layer_1/Ling2MoeBlock_0",
+        "dense_layers_0/attention": "dense_layers_0/self_attention",
+        "moe_layers_5/attention": "moe_layers_5/self_attention",  # of no layer after the scan
+    }.items():
+        path = ("decoder", *older.split("/"), "scale")
+        assert ling2_params.rename_legacy(path, dims, True) == (
+            "decoder",
+            *today.split("/"),
+            "scale",
+        )
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize(
+    "experts", [8, 2]
+)  # 2: as many as cycles, so that shapes alone say nothing
+def test_older_layouts_of_stacked_layers(experts: int, older: bool) -> None:
+    parameters = parameters_of(
+        True, num_hidden_layers=9, layer_group_size=3, num_experts=experts, num_experts_per_tok=1
     )
+    for parameter in parameters:
+        value = np.arange(math.prod(parameter.shape)).reshape(parameter.shape)
+        assert ling2_params.keeps_layout(parameter, parameter.shape, False)
+        assert (ling2_params.from_stored(parameter, value, False) == value).all()
+        if len(parameter.layers) < 2:
+            continue
+        own = parameter.stack_axes[-1]
+        layers = np.moveaxis(value, own, 0)
+        if parameter.path[-2:] in (("dense", "kernel"), ("out", "kernel")):
+            layers = layers.reshape(len(layers), -1, layers.shape[-1])
+        stored = np.moveaxis(layers, 0, 1 if older or own == 1 else 0)
+        assert ling2_params.is_stored_as(parameter, stored.shape, older)
+        assert (ling2_params.from_stored(parameter, stored, older) == value).all()
+        assert (ling2_params.to_stored(parameter, value, stored.shape, older) == stored).all()
+        wrong = (*stored.shape[:-1], stored.shape[-1] + 1)
+        assert not ling2_params.is_stored_as(parameter, wrong, older)
+        with pytest.raises(ValueError, match="is not stored as"):
+            ling2_params.to_stored(parameter, value, wrong, older)
 
 
 def test_older_names_that_cannot_be_placed_are_named() -> None:
-    parameters = parameters_of(False)
-    paths = [p.path for p in parameters]
+    dims = dims_of()
+    paths = [p.path for p in ling2_params.parameters(dims, False)]
     twice = ("decoder", "moe_layers_0", "attention", "g_norm", "scale")
     with pytest.raises(
         ValueError,
         match=r"moe_layers_0/self_attention/g_norm/scale and decoder/moe_layers_0/attention",
     ):
-        ling2_params.rename_all([*paths, twice], parameters)
+        ling2_params.rename_all([*paths, twice], dims, False)
     with pytest.raises(
         ValueError, match="No parameter of the model is meant by decoder/moe_layers_99/x/scale"
     ):
-        ling2_params.rename_all([*paths, ("decoder", "moe_layers_99", "x", "scale")], parameters)
+        ling2_params.rename_all([*paths, ("decoder", "moe_layers_99", "x", "scale")], dims, False)
     with pytest.raises(ValueError, match="The checkpoint lacks decoder/decoder_norm/scale"):
-        ling2_params.rename_all([p for p in paths if p[1] != "decoder_norm"], parameters)
+        ling2_params.rename_all([p for p in paths if p[1] != "decoder_norm"], dims, False)
+    moved = [p if p[1] != "decoder_norm" else ("decoder", "x_norm", "scale") for p in paths]
+    with pytest.raises(
+        ValueError, match=r"by decoder/x_norm/scale\. The checkpoint lacks decoder/dec"
+    ):
+        ling2_params.rename_all(moved, dims, False)
 
 
 @pytest.mark.parametrize(

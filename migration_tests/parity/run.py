@@ -678,9 +678,7 @@ def _give_spec_weights(
                 continue
             value = plan.tensor(sources[path], before[sources[path]])
             params = weights.parameter_map()
-            if not (
-                params.is_regrouped(shape, value.shape) or params.is_regrouped(value.shape, shape)
-            ):
+            if not params.is_regrouped(shape, value.shape):
                 told = f"{path} has shape {list(shape)}, {sources[path]} has {list(value.shape)}"
                 side.weight_problems["spec"] = told
                 continue

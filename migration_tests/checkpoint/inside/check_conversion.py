@@ -179,15 +179,22 @@ def saved_by_orbax(
     tree: dict[str, Any] = {"step": 3}
     for parameter in model.parameters:
         leaf = model.leaves[parameter.key]
-        bits = model.checkpoint.read(leaf, (slice(None),) * len(leaf.shape))
+        bits = model.checkpoint.read(leaf, parameter, (slice(None),) * len(leaf.shape))
         values = bits.view(leaf.dtype)
         names = [rename.get(name, name) for name in parameter.path]
+        if rename and names[1] == "layers_remainder":
+            names[1:3] = [model.dims.pattern.unscanned_name(parameter.layers[0])]
         is_bias = parameter.collection == ling2_params.ROUTING_BIAS
         keys = ["params", "params", *names]
         if training and is_bias:
             keys = ["nnx_aux", "model", *names]
-        if "dense" in names and "kernel" in names and rename:  # heads are no axis of their own
-            values = values.reshape(-1, values.shape[-1])
+        if rename and len(parameter.layers) > 1 and is_bias:  # it was optimized
+            values = np.moveaxis(values, 0, 1)
+        elif "dense" in names and "kernel" in names and rename:  # heads are no axis of their own
+            layers = values.shape[1:2] if len(parameter.layers) > 1 else ()
+            values = np.moveaxis(values, 1, 0) if layers else values
+            values = values.reshape(*layers, -1, values.shape[-1])
+            values = np.moveaxis(values, 0, 1) if layers else values
         node = tree
         for key in keys[:-1]:
             node = node.setdefault(key, {})
@@ -217,17 +224,23 @@ def test_checkpoints_of_training_runs(scan_layers: bool, tmp_path: Path) -> None
     assert compare.compare_values(tmp_path / "other", source).identical
 
 
-@pytest.mark.parametrize("block", ["ALMoeBlock_0", "DeepSeekMoeBlock_0"])
-def test_older_names(block: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("block", "scan_layers"),
+    [("ALMoeBlock_0", False), ("DeepSeekMoeBlock_0", False), ("ALMoeBlock_0", True)],
+)
+def test_older_names(block: str, scan_layers: bool, tmp_path: Path) -> None:
     source = hf_folders.small_folder(tmp_path / "source")
-    model = to_maxtext(source, tmp_path / "mt", False)
+    model = to_maxtext(source, tmp_path / "mt", scan_layers)
     older = {"Ling2MoeBlock_0": block, "self_attention": "attention"}
     older |= {"query_layernorm": "query_norm", "mtp_1_projection": "projection_layer"}
+    older |= {f"layer_{number}": f"layers_{number}" for number in range(9)}
     saved_by_orbax(tmp_path / "old" / "0", model, older, training=False)
     found = convert.open_maxtext(tmp_path / "old", source / "config.json")
-    assert len(found.renamed) > 100
-    convert.restack(found, tmp_path / "new", False, "test")
+    assert len(found.renamed) > (60 if scan_layers else 100)
+    convert.restack(found, tmp_path / "new", scan_layers, "test")
     assert convert.open_maxtext(tmp_path / "new").renamed == {}
+    convert.restack(found, tmp_path / "other", not scan_layers, "test")
+    assert compare.compare_values(tmp_path / "other", source).identical
     assert compare.compare_values(tmp_path / "new", source).identical
     assert compare.compare_values(tmp_path / "old", source).identical
     hf_folders.assert_same_bits(to_hf(found, tmp_path / "hf"), hf_folders.read_folder(source))

@@ -172,7 +172,7 @@ def _compare_shapes(left: orbax_files.MaxTextCheckpoint, right: hf_files.HfCheck
   pairs, missing_mapping, missing_in_hf = [], [], {}
   taken: set[ling2_params.Path] = set()
   for leaf in left.leaves:
-    path = ling2_params.rename_legacy(leaf.path)
+    path = ling2_params.rename_legacy(leaf.path, dims, scan_layers)
     parameter = by_path.get(path)
     if parameter is None or path in taken:
       missing_mapping.append(leaf.name)
@@ -183,7 +183,7 @@ def _compare_shapes(left: orbax_files.MaxTextCheckpoint, right: hf_files.HfCheck
     if missing:
       missing_in_hf[leaf.name] = missing
       continue
-    agree = ling2_params.is_regrouped(leaf.shape, parameter.shape) and all(
+    agree = leaf.holds(parameter) and all(
         right.tensors[name].shape == parameter.hf_shape for name in names
     )
     pairs.append(Pair(leaf, parameter, agree))
@@ -392,14 +392,11 @@ def _difference(
       (leaf.dtype, held.dtype),
       math.prod(parameter.shape),
   )
-  regrouped = leaf.shape != parameter.shape
-  grid = parameter.shape if regrouped else leaf.chunks
   itemsize = np.dtype(leaf.dtype).itemsize
   sums = np.zeros(3)
-  for piece in pieces.split(parameter, itemsize, grid):
+  for piece in pieces.split(parameter, itemsize, leaf.chunks_of(parameter)):
     with budget.take(piece.size * itemsize * _COPIES):
-      box = (slice(None),) * len(leaf.shape) if regrouped else piece.box
-      ours = left.read(leaf, box).reshape(piece.shape)
+      ours = left.read(leaf, parameter, piece.box)
       for element in piece.elements:
         mine = ling2_params.to_hf(piece.parameter, ours[element.index])
         tensor = right.tensors[element.name]

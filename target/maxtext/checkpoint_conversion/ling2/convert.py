@@ -150,15 +150,11 @@ class MaxTextSource:
 
   def chunks(self, parameter: Parameter) -> tuple[int, ...]:
     """Returns the shape of a held parameter's chunks."""
-    leaf = self._leaves[parameter.key]
-    return leaf.chunks if leaf.shape == parameter.shape else parameter.shape
+    return self._leaves[parameter.key].chunks_of(parameter)
 
   def read(self, parameter: Parameter, box: tuple[slice | int, ...]) -> np.ndarray:
     """Returns a box of a held parameter."""
-    leaf = self._leaves[parameter.key]
-    if leaf.shape == parameter.shape:
-      return self._checkpoint.read(leaf, box)
-    return self._checkpoint.read(leaf, (slice(None),) * len(leaf.shape)).reshape(parameter.shape)[box]
+    return self._checkpoint.read(self._leaves[parameter.key], parameter, box)
 
   def fill(self, piece: Piece, target: np.ndarray) -> None:
     held, _ = self._places[piece.elements[0].name]
@@ -373,13 +369,13 @@ def open_maxtext(path: pathlib.Path, config: pathlib.Path | None = None) -> MaxT
   try:
     dims = _dims(values, record.get("mla_tail_rule"), checkpoint, scan_layers)
     parameters = ling2_params.parameters(dims, scan_layers)
-    renamed = ling2_params.rename_all([leaf.path for leaf in checkpoint.leaves], parameters)
+    renamed = ling2_params.rename_all([leaf.path for leaf in checkpoint.leaves], dims, scan_layers)
   except ValueError as error:
     raise CheckpointError(f"{checkpoint.items}: {error}") from None
   leaves = {}
   for leaf in checkpoint.leaves:
     parameter = renamed[leaf.path]
-    if not ling2_params.is_regrouped(leaf.shape, parameter.shape):
+    if not leaf.holds(parameter):
       raise CheckpointError(
           f"{checkpoint.items}: {leaf.name} has shape {list(leaf.shape)}, the model's is {list(parameter.shape)}."
       )
@@ -396,8 +392,7 @@ def _dims(
     config: dict[str, Any], tail_rule: str | None, checkpoint: orbax_files.MaxTextCheckpoint, scan_layers: bool
 ) -> ling2_params.ModelDims:
   """Returns the dims of the model, settling what the config leaves open by what the checkpoint has."""
-  paths = {ling2_params.rename_legacy(leaf.path): leaf.shape for leaf in checkpoint.leaves}
-  has_bias = any(path[-2:] == ("gate", "bias") for path in paths)
+  has_bias = any(leaf.path[-2:] == ("gate", "bias") for leaf in checkpoint.leaves)
   rules = [tail_rule] if tail_rule else list(ling2_params.ling2_layers.MLA_TAIL_RULES)
   candidates = []
   for rule in rules:
@@ -405,8 +400,9 @@ def _dims(
     for width in _shared_widths(config, dims):
       candidates.append(dataclasses.replace(dims, shared_mlp_dim=width))
   for dims in candidates:
-    known = {parameter.path: parameter.shape for parameter in ling2_params.parameters(dims, scan_layers)}
-    if known.keys() == paths.keys() and all(ling2_params.is_regrouped(paths[path], known[path]) for path in known):
+    known = {parameter.path: parameter for parameter in ling2_params.parameters(dims, scan_layers)}
+    leaves = {ling2_params.rename_legacy(leaf.path, dims, scan_layers): leaf for leaf in checkpoint.leaves}
+    if known.keys() == leaves.keys() and all(leaves[path].holds(parameter) for path, parameter in known.items()):
       return dims
   return candidates[0]
 

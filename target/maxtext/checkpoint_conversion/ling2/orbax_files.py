@@ -76,6 +76,18 @@ class Leaf:
   dtype: str
   chunks: tuple[int, ...]
 
+  def holds(self, parameter: Parameter) -> bool:
+    """Whether its shape is that of a parameter, perhaps in the layout of an older checkpoint."""
+    return ling2_params.is_stored_as(parameter, self.shape, self.path != parameter.path)
+
+  def chunks_of(self, parameter: Parameter) -> tuple[int, ...]:
+    """Returns the shape of what can be read at a time of the parameter that it holds."""
+    return self.chunks if self.keeps_layout(parameter) else parameter.shape
+
+  def keeps_layout(self, parameter: Parameter) -> bool:
+    """Whether the parameter that it holds is laid out as it is today."""
+    return ling2_params.keeps_layout(parameter, self.shape, self.path != parameter.path)
+
 
 class MaxTextCheckpoint:
   """A MaxText checkpoint that is read.
@@ -129,8 +141,14 @@ class MaxTextCheckpoint:
     except Exception as error:  # tensorstore has an exception type for each status
       raise CheckpointError(f"{self.items}: {name} cannot be opened ({_line(error)}).") from None
 
-  def read(self, leaf: Leaf, box: tuple[slice | int, ...]) -> np.ndarray:
-    """Returns a box of an array as unsigned integers of the elements' size."""
+  def read(self, leaf: Leaf, parameter: Parameter, box: tuple[slice | int, ...]) -> np.ndarray:
+    """Returns a box of the parameter that an array holds, as unsigned integers of the elements' size."""
+    if leaf.keeps_layout(parameter):
+      return self._read(leaf, box)
+    whole = self._read(leaf, (slice(None),) * len(leaf.shape))
+    return ling2_params.from_stored(parameter, whole, leaf.path != parameter.path)[box]
+
+  def _read(self, leaf: Leaf, box: tuple[slice | int, ...]) -> np.ndarray:
     try:
       values = self._open(leaf.name)[box].read().result()
     except CheckpointError:

@@ -848,8 +848,14 @@ _IN_MTP = {
 }
 
 
-def rename_legacy(path: Path) -> Path:
-  """Returns the path that a parameter of an older checkpoint has today; one of today stays as it is."""
+def rename_legacy(path: Path, dims: ModelDims, scan_layers: bool) -> Path:
+  """Returns the path that a parameter of an older checkpoint has today; one of today stays as it is.
+
+  Args:
+    path: path below the collection.
+    dims: the model.
+    scan_layers: whether the checkpoint's layers are stacked. Older ones call a layer after the scan as they do without one.
+  """
   if len(path) < 3:
     return path
   if path[0] == "mtp_block":
@@ -862,6 +868,11 @@ def rename_legacy(path: Path) -> Path:
     return path
   if path[1] in ("layers", "layers_remainder"):
     return (*path[:2], re.sub(r"^layers_(\d+)$", r"layer_\1", path[2]), *_rename_in_layer(path[3:]))
+  if scan_layers:
+    base = dims.pattern.scan_plan().remainder_base
+    for layer in range(base, dims.pattern.num_decoder_layers):
+      if path[1] == dims.pattern.unscanned_name(layer):
+        return ("decoder", "layers_remainder", f"layer_{layer - base}", *_rename_in_layer(path[2:]))
   return (*path[:2], *_rename_in_layer(path[2:]))
 
 
@@ -874,23 +885,24 @@ def _rename_in_layer(path: Path) -> Path:
   return (first, *path[1:])
 
 
-def rename_all(paths: Iterable[Path], known: Iterable[Parameter]) -> dict[Path, Parameter]:
+def rename_all(paths: Iterable[Path], dims: ModelDims, scan_layers: bool) -> dict[Path, Parameter]:
   """Returns, for the paths of an older checkpoint, the parameters that they are.
 
   Args:
     paths: paths below the collection.
-    known: the parameters of the model.
+    dims: the model.
+    scan_layers: whether the checkpoint's layers are stacked.
 
   Raises:
-    ValueError: one line with the paths that are of no parameter, that two paths are of one, or with the parameters that no
-      path is of.
+    ValueError: one line with the paths that are of no parameter and the parameters that no path is of, or with two paths
+      that are of one.
   """
-  by_path = {parameter.path: parameter for parameter in known}
+  by_path = {parameter.path: parameter for parameter in parameters(dims, scan_layers)}
   result: dict[Path, Parameter] = {}
   taken: dict[Path, Path] = {}
   unknown = []
   for path in paths:
-    new = rename_legacy(path)
+    new = rename_legacy(path, dims, scan_layers)
     if new not in by_path:
       unknown.append("/".join(path))
       continue
@@ -898,11 +910,11 @@ def rename_all(paths: Iterable[Path], known: Iterable[Parameter]) -> dict[Path, 
       raise ValueError(f"{'/'.join(taken[new])} and {'/'.join(path)} are both {'/'.join(new)}.")
     taken[new] = path
     result[path] = by_path[new]
-  if unknown:
-    raise ValueError(f"No parameter of the model is meant by {_some(unknown)}.")
   missing = ["/".join(path) for path in by_path if path not in taken]
-  if missing:
-    raise ValueError(f"The checkpoint lacks {_some(missing)}.")
+  problems = [f"No parameter of the model is meant by {_some(unknown)}."] if unknown else []
+  problems += [f"The checkpoint lacks {_some(missing)}."] if missing else []
+  if problems:
+    raise ValueError(" ".join(problems))
   return result
 
 
@@ -911,11 +923,15 @@ def _some(names: list[str]) -> str:
   return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def is_regrouped(shape: Shape, of: Shape) -> bool:
+def is_regrouped(one: Shape, other: Shape) -> bool:
   """Whether a shape is another one with neighbouring axes merged, so that a reshape between them keeps every value's place.
 
   Older checkpoints have, for instance, kernels whose heads are no axis of their own.
   """
+  return _merges(one, other) or _merges(other, one)
+
+
+def _merges(shape: Shape, of: Shape) -> bool:
   rest = list(of)
   for size in shape:
     merged = 1
@@ -924,3 +940,68 @@ def is_regrouped(shape: Shape, of: Shape) -> bool:
     if merged != size:
       return False
   return all(size == 1 for size in rest)
+
+
+def _without(shape: Shape, axis: int) -> Shape:
+  return shape[:axis] + shape[axis + 1 :]
+
+
+def _layers_axis(parameter: Parameter, shape: Shape, older: bool) -> int | None:
+  """Returns the axis of the layers in a stored array of a parameter of several layers; None if its shape is no such one.
+
+  MaxText stacks what is optimized on axis 1 (`param_scan_axis`), and in front what is not. Older checkpoints optimize the
+  routing bias. In them axis 1 is that of a shape whose heads are merged.
+  """
+  own = parameter.stack_axes[-1]
+  for axis in (1, own) if older else (own, 1):
+    if (
+        len(shape) > axis
+        and shape[axis] == len(parameter.layers)
+        and is_regrouped(_without(shape, axis), _without(parameter.shape, own))
+    ):
+      return axis
+  return None
+
+
+def is_stored_as(parameter: Parameter, shape: Shape, older: bool) -> bool:
+  """Whether a shape is a parameter's, perhaps in the layout of an older checkpoint.
+
+  Args:
+    parameter: the parameter.
+    shape: of the array that a checkpoint has.
+    older: whether the array is of an older checkpoint; this decides where the shape alone does not.
+  """
+  if len(parameter.layers) < 2:
+    return is_regrouped(shape, parameter.shape)
+  return _layers_axis(parameter, shape, older) is not None
+
+
+def keeps_layout(parameter: Parameter, shape: Shape, older: bool) -> bool:
+  """Whether an array that `is_stored_as` holds for is laid out as the parameter is today."""
+  if shape != parameter.shape:
+    return False
+  return len(parameter.layers) < 2 or _layers_axis(parameter, shape, older) == parameter.stack_axes[-1]
+
+
+def from_stored(parameter: Parameter, array: np.ndarray, older: bool) -> np.ndarray:
+  """Returns an array that `is_stored_as` holds for in today's layout, as a view where its strides allow."""
+  if len(parameter.layers) < 2:
+    return array.reshape(parameter.shape)
+  own = parameter.stack_axes[-1]
+  layers = np.moveaxis(array, _layers_axis(parameter, array.shape, older), 0)
+  return np.moveaxis(layers.reshape(len(layers), *_without(parameter.shape, own)), 0, own)
+
+
+def to_stored(parameter: Parameter, value: np.ndarray, shape: Shape, older: bool) -> np.ndarray:
+  """Returns a parameter in the layout of a checkpoint: the inverse of `from_stored`.
+
+  Raises:
+    ValueError: the shape is none that the parameter is stored in.
+  """
+  if not is_stored_as(parameter, shape, older):
+    raise ValueError(f"{parameter.key} has shape {list(value.shape)}, which is not stored as {list(shape)}.")
+  if len(parameter.layers) < 2:
+    return value.reshape(shape)
+  axis = _layers_axis(parameter, shape, older)
+  layers = np.moveaxis(value, parameter.stack_axes[-1], 0)
+  return np.moveaxis(layers.reshape(len(layers), *_without(shape, axis)), 0, axis)
