@@ -426,14 +426,19 @@ def _finish(
     notes = {i: d["note"] for i, d in decisions["decisions"].items() if d.get("note")}
     if kept:
         _forget_old_names(data, migration)
-    moved = _moved(migration)
+    moved, models = _moved(migration), _models(migration)
     left: list[Row] = []
     for row in data["files"]:
         if row["new"] != row["path"] and verdicts[row["id"]].status != "accepted":
             left.append(_left_move(row, verdicts[row["id"]], migration.edits))
     for row in data["hunks"]:
         if verdicts[row["id"]].status != "accepted":
-            left.append(_left_hunk(row, verdicts[row["id"]], moved))
+            hunk = _left_hunk(row, verdicts[row["id"]], moved)
+            pairs = dict.fromkeys(_model_name(data["edits"][i]) for i in row["edits"])
+            said = (
+                f"the configuration of `{p[0]}` is {models[p]} now" for p in pairs if p in models
+            )
+            left.append(hunk | {"why": "; ".join(filter(None, (hunk["why"], *said)))})
     for row in left:
         row["note"] = notes.get(row["id"], "")
         row["set"] = None
@@ -503,22 +508,42 @@ def _left_move(row: Row, verdict: _Verdict, made: list[Finding]) -> Row:
     }
 
 
+def _models(migration: Migration) -> dict[tuple[str, str], str]:
+    """Old and new name of each model whose configuration file was renamed → the file."""
+    pairs = ((PurePosixPath(old), PurePosixPath(new)) for old, new in migration.moved.items())
+    return {
+        (old.stem, new.stem): f"`{new}`"
+        for old, new in pairs
+        if _is_model(old) and old.stem != new.stem
+    }
+
+
+def _is_model(path: PurePosixPath) -> bool:
+    return path.parent.name == "models" and path.suffix in (".yml", ".yaml")
+
+
 def _still_renamed(row: Row, made: list[Finding]) -> str:
-    """Which edits call a file that kept its name by the new one, as a configuration is called by a model's name."""
-    old, new = PurePosixPath(row["path"]).stem, PurePosixPath(row["new"] or row["path"]).stem
-    if old == new:
+    """What a model's configuration is looked for by, where it kept a name that commands and code gave up."""
+    old, new = PurePosixPath(row["path"]), PurePosixPath(row["new"] or row["path"])
+    if not _is_model(old) or old.stem == new.stem:
         return ""
-    calls = [
-        e
-        for e in made
-        if e.rule[:3] in ("REN", "CFG", "TXT")
-        and old in _NAME.findall(e.before)
-        and new in _NAME.findall(e.after or "")
-    ]
+    calls = [e for e in made if _model_name(e) == (old.stem, new.stem)]
     if not calls:
         return ""
     places = f"{len(calls)} places" if len(calls) > 1 else "1 place"
-    return f"{places} that were changed say `{new}` for `{old}` ({calls[0].file}:{calls[0].line})"
+    return (
+        f"{places} that were changed say `{new.stem}` for `{old.stem}` (first {calls[0].file}:{calls[0].line}); a "
+        f"model's configuration is found by its file's name beside base.yml, so copy it to {new} for them"
+    )
+
+
+def _model_name(edit: Finding | Row) -> tuple[str, str]:
+    """What an edit turns into what, if that may be a model's name: without quotes, and without an ending."""
+    texts = (
+        (edit.before, edit.after) if isinstance(edit, Finding) else (edit["before"], edit["after"])
+    )
+    before, after = ((t or "").strip("\\'\"").removesuffix(".yml") for t in texts)
+    return before, after
 
 
 _NAME = re.compile(r"[A-Za-z0-9_]+")

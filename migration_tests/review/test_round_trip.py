@@ -142,7 +142,15 @@ def test_a_file_that_keeps_a_name_that_others_give_up(small: Run) -> None:
     applied = small.apply(lambda name: "rejected" if name == stays else "accepted")
     assert path in tree(applied.migration)
     row = next(row for row in applied.data["left"] if row["id"] == stays)
-    assert "say `ling2` for `al_model` (run.sh:1)" in row["why"]
+    assert "say `ling2` for `al_model` (first run.sh:1)" in row["why"]
+    assert row["why"].endswith("so copy it to src/maxtext/configs/models/ling2.yml for them")
+    script = next(h["id"] for h in small.data["hunks"] if h["file"] == "run.sh")
+    applied = small.apply(lambda name: "rejected" if name == script else "accepted")
+    said = "the configuration of `al_model` is `src/maxtext/configs/models/ling2.yml` now"
+    assert said in applied.data["left"][0]["why"]
+    stays = next(row["id"] for row in small.moves if row["path"] == "ALModel/al_model.py")
+    applied = small.apply(lambda name: "rejected" if name == stays else "accepted")
+    assert applied.data["left"][0]["why"] == ""  # whatever names this file is right
 
 
 def test_a_name_in_a_file_that_stays(small: Run) -> None:
