@@ -164,7 +164,7 @@ def _page_data(data: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     ):
         items.append(_site(site, bodies))
     for row in data["left"]:
-        items.append(_left(row, bodies))
+        items.append(_left(data, row, bodies))
     moves = [f for f in data["files"] if f["new"] != f["path"]]
     for row in sorted(moves, key=lambda f: (f["rule"], f["path"])):
         items.append(
@@ -233,13 +233,13 @@ def _site(site: dict[str, Any], bodies: _Once) -> dict[str, Any]:
     }
 
 
-def _left(row: dict[str, Any], bodies: _Once) -> dict[str, Any]:
+def _left(data: dict[str, Any], row: dict[str, Any], bodies: _Once) -> dict[str, Any]:
     item = {
         "k": "left",
         "i": row["id"],
         "f": row["file"],
         "r": row["rules"] or ["link"],
-        "t": row.get("tier", "review"),
+        "t": row.get("tier") or _tier(data, "".join(row["rules"])),
         "y": row["why"],
         "s": row["status"],
     }

@@ -287,6 +287,11 @@ def test_what_stands_together_is_decided_together(opened: Opened, made: Run) -> 
     row.locator(".head > .reject").click()
     assert f"Rejected 1 change and {size - 1} other" in opened.status
     assert "the name `ALGenericLayer`" in opened.status
+    row.locator("summary", has_text="Stands or falls with").click()
+    row.locator("button.link", has_text="tests/al_model_test.py:2").click()
+    assert opened.page.input_value("#search") == ""
+    expect(opened.page.locator("article.current")).to_be_focused()
+    expect(opened.page.locator("article.current")).to_contain_text("tests/al_model_test.py:2")
     assert opened.progress.startswith(f"0 accepted, {size} rejected")
 
 

@@ -88,6 +88,11 @@
     if (value) entry[field] = value; else delete entry[field];
     if (Object.keys(entry).length) decided.set(item.i, entry); else decided.delete(item.i);
   }
+  /* Why hunks stand or fall together; of many reasons the first. */
+  function shortly(reasons) {
+    const all = [...new Set(reasons.flatMap(reason => reason.split("; ")))];
+    return all.slice(0, 3).join("; ") + (all.length > 3 ? "; …" : "");
+  }
   const undoable = [];
   function undo() {
     const last = undoable.pop();
@@ -109,7 +114,7 @@
     const more = all.size - asked.size;
     const words = {accepted: "Accepted", rejected: "Rejected", open: "Undecided:"}[state];
     say(`${words} ${plural(asked.size, "change", "changes")}` + (more
-      ? ` and ${plural(more, "other that stands or falls with it", "others that stand or fall with them")} (${[...reasons].slice(0, 3).join("; ")}).` : "."));
+      ? ` and ${plural(more, "other that stands or falls with it", "others that stand or fall with them")} (${shortly([...reasons])}).` : "."));
     if (state === "rejected" && [...asked].some(item => item.k === "move"))
       say($("status").textContent + " A file whose move is rejected stays in place, and apply keeps imports of it and paths to it right.");
     refresh();
@@ -343,8 +348,21 @@
   function together(tied, members) {
     const mates = [...tied].flatMap(number => sets[number]).filter(item => !members.includes(item));
     const why = [...tied].map(number => data.sets[number]);
-    return make("details", {class: "why"}, make("summary", {}, `Stands or falls with ${plural(mates.length, "other hunk", "other hunks")}: ${[...new Set(why)].slice(0, 3).join("; ")}`),
-      make("ul", {}, ...mates.slice(0, 200).map(item => make("li", {class: "place"}, `${item.f}:${item.l}`))));
+    return make("details", {class: "why"}, make("summary", {}, `Stands or falls with ${plural(mates.length, "other hunk", "other hunks")}: ${shortly(why)}`),
+      make("ul", {}, ...mates.slice(0, 200).map(item => make("li", {}, make("button", {type: "button", class: "plain link place", on: {click: () => go(item)}}, `${item.f}:${item.l}`)))));
+  }
+  /* Select an entry wherever it is: what hides it is unfolded, and where that is far off, filters lead there. */
+  function go(item) {
+    const find = () => rows.findIndex(row => row.type === "item" && row.members.includes(item));
+    let index = find();
+    if (index < 0 || index > drawn + 10 * PAGE) {
+      for (const name of [item.k, `${item.k} ${item.r[0]}`, `${item.k} ${item.r[0]} ${item.f}`]) folded.delete(name);
+      $("search").value = "";
+      Object.assign(filters, {search: "", rule: item.r[0], tier: "", folder: item.folder, type: item.type, state: ""});
+      rebuild();
+      index = find();
+    }
+    select(index, true);
   }
   function places(row) {
     const inner = make("ul", {class: "places"});
