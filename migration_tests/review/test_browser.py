@@ -320,18 +320,41 @@ def test_decisions_are_kept_exported_and_applied(opened: Opened, made: Run, tmp_
 
 
 def test_import(opened: Opened, made: Run, tmp_path: Path) -> None:
-    first, second = made.ids[:2]
-    file = made.decisions(lambda name: {first: "accepted", second: "rejected"}.get(name))
-    file["decisions"]["h0"] = {"decision": "accepted"}
+    """What a file says of an entry counts; the rest stays as it is, and a wrong file changes nothing."""
+    first, second, third = made.ids[:3]
     path = tmp_path / "decisions.json"
-    path.write_text(json.dumps(file), encoding="utf-8")
-    opened.page.set_input_files("#import", path)
+
+    def load(decisions: Any) -> None:
+        file = made.decisions(lambda name: None) | {"decisions": decisions}
+        path.write_text(json.dumps(file), encoding="utf-8")
+        opened.page.set_input_files("#import", path)
+
     status = opened.page.locator("#status")  # reading a file takes the browser a moment
+    accepted, rejected = {"decision": "accepted"}, {"decision": "rejected"}
+    load({first: accepted, second: rejected, "h0": accepted})
     expect(status).to_have_text("Imported 2 of 3 decisions; this report does not have the others.")
+    load({first: {"note": "hm"}, third: accepted})
+    expect(status).to_have_text("Imported 2 of 2 decisions.")
+    assert opened.progress.startswith("2 accepted, 1 rejected")
+    opened.press("u")
     assert opened.progress.startswith("1 accepted, 1 rejected")
+    for wrong in ({first: rejected, second: None}, {first: rejected, second: {"decision": "no"}}):
+        load(wrong)
+        expect(status).to_contain_text("This file cannot be imported")
+        assert opened.progress.startswith("1 accepted, 1 rejected")
+        opened.page.click("#clear")
     path.write_text("{", encoding="utf-8")
     opened.page.set_input_files("#import", path)
     expect(status).to_contain_text("This file cannot be imported")
+
+
+def test_two_tabs_share_decisions(opened: Opened, context: BrowserContext) -> None:
+    other = context.new_page()
+    other.goto(opened.page.url)
+    opened.page.click("#accept-shown")
+    expect(other.locator("#progress")).to_contain_text(", 0 rejected, 0 open")
+    other.click("#reject-shown")
+    expect(opened.page.locator("#progress")).to_contain_text("0 accepted, ")
 
 
 def test_a_rejected_move_says_what_apply_does(opened: Opened) -> None:

@@ -72,11 +72,14 @@
   const key = `ling2-migrate ${data.id}`;
   let decided = new Map(), stored = true, begun = false;
   for (const [id, entry] of Object.entries(data.before)) if (byId.has(id)) decided.set(id, entry);
+  const keep = text => { decided = new Map(Object.entries(JSON.parse(text)).filter(([id]) => byId.has(id))); };
   try {
     const text = localStorage.getItem(key);
     begun = Boolean(text);
-    if (begun) decided = new Map(Object.entries(JSON.parse(text)).filter(([id]) => byId.has(id)));
+    if (begun) keep(text);
   } catch { stored = false; }
+  // The same page in another tab: the decisions are one.
+  addEventListener("storage", event => { if (event.key === key && event.newValue) { keep(event.newValue); refresh(); } });
   function save() {
     try { localStorage.setItem(key, JSON.stringify(Object.fromEntries(decided))); }
     catch { if (stored) say("This browser keeps nothing for this page: export the decisions before you close it."); stored = false; }
@@ -94,6 +97,10 @@
     return all.slice(0, 3).join("; ") + (all.length > 3 ? "; …" : "");
   }
   const undoable = [];
+  function remember(chosen) {
+    undoable.push(chosen.map(item => [item, decided.get(item.i)?.decision]));
+    if (undoable.length > 100) undoable.shift();
+  }
   function undo() {
     const last = undoable.pop();
     if (!last) return;
@@ -107,8 +114,7 @@
     const asked = new Set(chosen), all = new Set(asked), reasons = new Set();
     for (const item of asked) if (item.g !== undefined)
       for (const mate of sets[item.g]) if (!all.has(mate)) { all.add(mate); reasons.add(data.sets[item.g]); }
-    undoable.push([...all].map(item => [item, decided.get(item.i)?.decision]));
-    if (undoable.length > 100) undoable.shift();
+    remember([...all]);
     for (const item of all) set(item, "decision", state === "open" ? "" : state);
     save();
     const more = all.size - asked.size;
@@ -532,8 +538,11 @@
       const file = JSON.parse(await event.target.files[0].text());
       if (file.tool !== data.decisions.tool || file.schema !== data.decisions.schema) throw new Error("no decisions of this version");
       const entries = Object.entries(file.decisions);
-      const known = entries.filter(([id]) => byId.has(id));
-      for (const [id, {decision, note}] of known) { set(byId.get(id), "decision", decision); set(byId.get(id), "note", note); }
+      for (const [id, entry] of entries)
+        if (![undefined, "accepted", "rejected"].includes(entry.decision) || !["undefined", "string"].includes(typeof entry.note)) throw new Error(`no decision: ${id}`);
+      const known = entries.filter(([id]) => byId.has(id)).map(([id, entry]) => [byId.get(id), entry]);
+      remember(known.map(([item]) => item));
+      for (const [item, entry] of known) for (const [field, value] of Object.entries(entry)) set(item, field, value);
       save();
       rebuild();
       say(`Imported ${known.length} of ${plural(entries.length, "decision", "decisions")}` + (known.length < entries.length ? "; this report does not have the others." : "."));
