@@ -27,6 +27,7 @@ from codemods.engine.source import decode
 from codemods.errors import UserError
 from codemods.rules import FAMILIES, all_rules
 
+BLAME = ".git-blame-ignore-revs"
 _ORDER = list(dict.fromkeys(rule.family for family in FAMILIES for rule in family.RULES))
 # Of the repository's own folder, what belongs to its working tree, to a merge under way or to running programs.
 _NOT_COPIED = shutil.ignore_patterns(
@@ -91,8 +92,9 @@ def check_branch(checkout: Path, name: str) -> None:
 def write_branch(migration: Migration, stage: Path, name: str) -> None:
     """Copy the repository to `stage` and commit the migration there, one commit per rule family.
 
-    Each commit's message tells what its rules do. The tree of the last one is what a run without
-    `--branch` writes. Hooks of the repository do not run, and nothing is signed.
+    Each commit's message tells what its rules do. The last one lists the others in `.git-blame-ignore-revs`, for
+    `git blame`; but for that file its tree is what a run without `--branch` writes. Hooks of the repository do
+    not run, and nothing is signed.
 
     Raises:
         UserError: git refuses; the message says why.
@@ -105,12 +107,14 @@ def write_branch(migration: Migration, stage: Path, name: str) -> None:
         copy.git.update_ref(f"refs/heads/{name}", repository.head.commit.hexsha)
         copy.git.read_tree("HEAD")
         _commit(copy, "Uncommitted changes of the checkout, as they were\n")
+        start = copy.head.commit.hexsha
         _move_all(migration, stage, copy)
         for family in _ORDER:
             _write_family(migration, stage, family)
             _commit(copy, _message(migration, family))
         _write_rest(migration, stage)
         _commit(copy, "Format the statements that were touched\n")
+        _list_for_blame(migration, stage, copy, start)
         copy.close()
     except git.GitError as error:
         raise UserError(f"--branch {name}: git refuses ({git_reason(error)})") from None
@@ -213,6 +217,25 @@ def _write_rest(migration: Migration, stage: Path) -> None:
         new = migration.placements[path].new
         if new is not None and result.data is not None:
             (stage / new).write_bytes(result.data)
+
+
+def _list_for_blame(migration: Migration, stage: Path, copy: git.Repo, start: str) -> None:
+    """Add the commits since `start` to the file of those that `git blame` is to look through.
+
+    The file's format is that of `blame.ignoreRevsFile`: one full id per line, `#` before comments. GitHub reads it by
+    this name.
+    """
+    listed = copy.git.log("--reverse", "--format=# %s%n%H", f"{start}..HEAD")
+    path = stage / BLAME
+    if not listed or path.is_symlink() or (path.exists() and not path.is_file()):
+        return
+    known = path.read_bytes() if path.exists() else b""
+    if known and not known.endswith(b"\n"):
+        known += b"\n"
+    head = f"# ling2-migrate {__version__}: migration to MaxText {migration.upstream.label}\n"
+    path.write_bytes(known + f"{head}{listed}\n".encode("utf-8", "surrogateescape"))
+    use = f"git config blame.ignoreRevsFile {BLAME}"
+    _commit(copy, f"List the commits of the migration for git blame\n\nTo have it used: {use}\n")
 
 
 def _message(migration: Migration, family: str) -> str:

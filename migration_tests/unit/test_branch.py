@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from codemods.engine.branch import BLAME
 from codemods.rules import all_rules
 from migration_tests.checkouts import CommandLine, contents, fork, git, repository, state
 
@@ -33,23 +34,54 @@ def branched(cli: CommandLine, root: Path, *options: str) -> tuple[Path, dict[st
     return copy, contents(plain)
 
 
+def tree(copy: Path) -> dict[str, bytes]:
+    """The files of the copy, but for the list of commits that only a branch has."""
+    found = contents(copy)
+    del found[BLAME]
+    return found
+
+
 def subjects(copy: Path) -> list[str]:
-    return git(copy, "log", "--reverse", "--format=%s", "main..moved").splitlines()
+    found = git(copy, "log", "--reverse", "--format=%s", "main..moved").splitlines()
+    assert found.pop() == "List the commits of the migration for git blame"
+    return found
 
 
 def test_one_commit_per_family(cli: CommandLine, tmp_path: Path) -> None:
     copy, plain = branched(cli, repository(tmp_path / "fork", EXTRA))
     assert git(copy, "status", "--porcelain") == ""
     assert git(copy, "branch", "--show-current") == "moved\n"
-    assert contents(copy) == plain
+    assert tree(copy) == plain
     tracked = git(copy, "ls-files", "-z").split("\0")[:-1]
-    assert sorted(tracked) == sorted(plain)
+    assert sorted(tracked) == sorted({*plain, BLAME})
     families = [subject.partition(":")[0] for subject in subjects(copy)]
     assert families[0] == "MAP"
     assert len(set(families)) == len(families)
     assert {"IMP", "REN", "CFG", "TXT"} <= set(families)
     assert (copy / "report.html").exists()
     git(copy, "fsck", "--strict")
+
+
+def test_git_blame_looks_through_the_migration(cli: CommandLine, tmp_path: Path) -> None:
+    known = "# formatted\n" + "1" * 40  # without a line end
+    copy, _ = branched(cli, repository(tmp_path / "fork", {BLAME: known}))
+    listed = (copy / BLAME).read_text(encoding="utf-8")
+    assert listed.startswith(f"{known}\n# ling2-migrate ")
+    ids = [line for line in listed.splitlines() if not line.startswith("#")][1:]
+    assert ids == git(copy, "log", "--reverse", "--format=%H", "main..moved~1").split()
+    (copy / BLAME).write_text("\n".join(ids), encoding="utf-8")  # git refuses what it does not have
+    shown = ("blame", "--line-porcelain", "run.sh")
+    assert ids[-1] in git(copy, *shown) or any(x in git(copy, *shown) for x in ids)
+    through = git(copy, "-c", f"blame.ignoreRevsFile={BLAME}", *shown)
+    assert not any(f"{x} " in through for x in ids)
+
+
+def test_uncommitted_changes_are_no_work_of_the_migration(cli: CommandLine, tmp_path: Path) -> None:
+    root = repository(tmp_path / "fork")
+    (root / "run.sh").write_text("python3 -m MaxText.decode\n", encoding="utf-8")
+    copy, _ = branched(cli, root)
+    own = git(copy, "log", "--reverse", "--format=%H", "main..moved").split()[0]
+    assert own not in (copy / BLAME).read_text(encoding="utf-8")
 
 
 def test_messages_carry_what_the_rules_do(cli: CommandLine, tmp_path: Path) -> None:
@@ -80,7 +112,7 @@ def test_a_dirty_tree_comes_first(cli: CommandLine, tmp_path: Path) -> None:
     (root / "new.py").write_text("from MaxText import max_utils\n", encoding="utf-8")
     (root / "notes.md").unlink()
     copy, plain = branched(cli, root)
-    assert contents(copy) == plain
+    assert tree(copy) == plain
     assert subjects(copy)[0] == "Uncommitted changes of the checkout, as they were"
     assert git(copy, "show", "--format=", "--name-status", "main~0..moved~0", "--", "notes.md")
     assert git(copy, "show", "moved~1:new.py" if len(subjects(copy)) == 2 else "moved:new.py")
@@ -105,7 +137,7 @@ def test_nothing_of_the_users_runs(cli: CommandLine, tmp_path: Path) -> None:
     git(root, "config", "core.fsmonitor", f"touch {tmp_path / 'ran'}; false")
     copy, plain = branched(cli, root)
     assert not (tmp_path / "ran").exists()
-    assert contents(copy) == plain
+    assert tree(copy) == plain
 
 
 def test_moves_that_cross_and_names_that_git_ignores(cli: CommandLine, tmp_path: Path) -> None:
@@ -122,9 +154,9 @@ def test_moves_that_cross_and_names_that_git_ignores(cli: CommandLine, tmp_path:
     git(root, "add", "link.py")
     git(root, "commit", "--quiet", "--message", "link")
     copy, plain = branched(cli, root)
-    assert contents(copy) == plain
+    assert tree(copy) == plain
     assert plain["link.py"] == b"-> src/maxtext/utils/max_utils.py"
-    assert sorted(git(copy, "ls-files", "-z").split("\0")[:-1]) == sorted(plain)
+    assert sorted(git(copy, "ls-files", "-z").split("\0")[:-1]) == sorted({*plain, BLAME})
 
 
 def test_formatting_is_a_commit_of_its_own(cli: CommandLine, tmp_path: Path) -> None:
@@ -132,7 +164,7 @@ def test_formatting_is_a_commit_of_its_own(cli: CommandLine, tmp_path: Path) -> 
     copy, plain = branched(
         cli, repository(tmp_path / "fork", {"tool/u.py": ugly}), "--format", "black"
     )
-    assert contents(copy) == plain
+    assert tree(copy) == plain
     assert plain["tool/u.py"] == b"from maxtext.utils import max_utils\nprint( max_utils )\n"
     assert subjects(copy)[-1] == "Format the statements that were touched"
 
@@ -166,7 +198,7 @@ def test_kinds_of_repositories(cli: CommandLine, tmp_path: Path, kind: str) -> N
             git(root, "config", "core.safecrlf", "true")
             (root / "run.sh").write_bytes(b"python3 -m MaxText.train\r\n")
     copy, plain = branched(cli, root)
-    assert contents(copy) == plain
+    assert tree(copy) == plain
     assert git(copy, "status", "--porcelain") == ""
     parents = git(copy, "log", "--format=%P", "-n", "3", "moved").splitlines()
     assert all(len(line.split()) == 1 for line in parents)
