@@ -33,6 +33,8 @@ DECISIONS_VERSION = 1
 # Discovery recognises an earlier run's report by this text near its start.
 MARK = "ling2-migrate report"
 DECISIONS_MARK = "ling2-migrate decisions"
+# Sites of these rules keep the output from running, so they are shown first.
+URGENT = ("CHK001", "CHK003", "IMP020", "CHK006")
 _LONGEST_LINE, _MOST_LINES, _CONTEXT = 600, 400, 2
 
 
@@ -328,7 +330,34 @@ def read_report(out: Path) -> dict[str, Any]:
             f"{path}: report schema {data.get('schema')}, this version reads {SCHEMA_VERSION}; run again"
         )
     _validate(data, "report", path)
+    _check_references(data, path)
     return data
+
+
+def _check_references(data: dict[str, Any], path: Path) -> None:
+    """Whether what rows of a report say of other rows is there.
+
+    Raises:
+        UserError: it is not; somebody has changed the file.
+    """
+    hunks, left = data["hunks"], [row for row in data["left"] if row["kind"] == "hunk"]
+    rules = {rule for row in (*hunks, *data["left"]) for rule in row["rules"]}
+    rules |= {row["rule"] for name in ("sites", "files") for row in data[name] if row["rule"]}
+    ids = {row["id"] for row in (*hunks, *left)}
+    numbers = {n for row in (*hunks, *left) if (n := row["set"]) is not None}
+    edits = {n for row in hunks for n in row["edits"]}
+    good = (
+        rules <= data["rules"].keys()
+        and ids.issuperset(name for row in data["sets"] for name in row["hunks"])
+        and numbers <= set(range(len(data["sets"])))
+        and edits <= set(range(len(data["edits"])))
+        and all(isinstance(row["new"], str) for row in left)
+        and len(ids) == len(hunks) + len(left)
+    )
+    if not good:
+        raise UserError(
+            f"{path}: rows of it refer to others that are not there; the file has been changed, so run again"
+        )
 
 
 def read_decisions(path: Path) -> dict[str, Any]:

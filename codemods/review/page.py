@@ -26,14 +26,12 @@ from pygments.token import Comment, Generic, Keyword, Literal, Name, Number, _To
 
 from codemods.engine.discover import REPORT_FOLDER, is_report
 from codemods.engine.edits import line_starts
-from codemods.engine.report import DECISIONS_MARK, DECISIONS_VERSION, MARK
+from codemods.engine.report import DECISIONS_MARK, DECISIONS_VERSION, MARK, URGENT
 from codemods.errors import UserError
 
 # The page itself stays below this; what is beyond goes into files beside it.
 _MOST_INLINE, _SHARD = 8_000_000, 2_000_000
 _LONGEST_LEXED = 20_000
-# What keeps the output from running comes first.
-_FIRST = ("CHK001", "CHK003", "IMP020", "CHK006")
 
 # A line is a flat list: class, text, class, text, …; a class ends in `*` where words changed.
 Line = list[str]
@@ -160,7 +158,7 @@ def _page_data(data: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     bodies = _Once()
     items: list[dict[str, Any]] = []
     for site in sorted(
-        data["sites"], key=lambda s: (s["rule"] not in _FIRST, s["rule"], s["file"], s["line"])
+        data["sites"], key=lambda s: (s["rule"] not in URGENT, s["rule"], s["file"], s["line"])
     ):
         items.append(_site(site, bodies))
     for row in data["left"]:

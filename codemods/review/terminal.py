@@ -21,6 +21,7 @@ from rich.progress import (
 from rich.table import Table
 
 from codemods.engine.overlay import Overlay
+from codemods.engine.report import URGENT
 from codemods.engine.run import Migration
 from codemods.errors import UserError
 from codemods.maps.model import MoveMap
@@ -107,7 +108,8 @@ def print_summary(
         f"{counts['left_out']} left out; {counts['edits']} edits, "
         f"[bold]{counts['sites']} sites for a person[/]"
     )
-    for site in migration.listed[:_MOST_LISTED]:
+    urgent_first = sorted(migration.listed, key=lambda s: s.rule not in URGENT)
+    for site in urgent_first[:_MOST_LISTED]:
         out.print(
             f"  {escape(site.file)}:{site.line}:{site.column} {site.rule} {escape(site.reason)}"
         )

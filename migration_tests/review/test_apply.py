@@ -113,7 +113,9 @@ def test_a_branch(cli: CommandLine, tmp_path: Path) -> None:
     assert cli(*arguments).err == ""
     ran = cli(*arguments, "--out", tmp_path / "copy", "--branch", "chosen")
     assert ran.err == ""
-    assert contents(tmp_path / "copy") == contents(tmp_path / "out-applied")
+    copy = contents(tmp_path / "copy")
+    assert b"# IMP: migrate to MaxText" in copy.pop(".git-blame-ignore-revs")
+    assert copy == contents(tmp_path / "out-applied")
     assert git(tmp_path / "copy", "status", "--porcelain") == ""
     messages = git(tmp_path / "copy", "log", "--format=%B", "main..chosen")
     assert "IMP001 (×" in messages
@@ -194,6 +196,40 @@ def test_bad_files(cli: CommandLine, made: Path) -> None:
     assert "report schema 1, this version reads 3; run again" in refused(
         cli("review", made / "out"), made
     )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data["rules"].pop("MAP001"),
+        lambda data: data["hunks"].remove(next(h for h in data["hunks"] if h["set"] is not None)),
+        lambda data: data["sets"].pop(),
+        lambda data: data["sets"][0]["hunks"].append("h0"),
+        lambda data: data["edits"].clear(),
+    ],
+)
+def test_a_report_that_was_changed(
+    cli: CommandLine, made: Path, change: Callable[[Any], Any]
+) -> None:
+    path = decide(made, lambda row: "accepted")
+    data = load(made / "out/report.json")
+    change(data)
+    (made / "out/report.json").write_bytes(report.as_json(data))
+    for arguments in (("apply", made / "out", "--decisions", path), ("review", made / "out")):
+        assert "the file has been changed, so run again" in refused(cli(*arguments), made)
+
+
+def test_what_stops_the_output_is_listed_first(cli: CommandLine, tmp_path: Path) -> None:
+    files = {
+        **PIECES,
+        "zz.py": "from MaxText.max_utils import gone\n",
+        "a.md": "`MaxText/none.py`\n",
+    }
+    ran = cli.run(write_files(tmp_path / "fork", files), "--check")
+    lines = [
+        line for line in ran.out.decode().splitlines() if line.startswith("  ") and ".py:" in line
+    ]
+    assert lines[0].startswith("  zz.py:1:31 IMP020 ")
 
 
 def test_a_second_review(cli: CommandLine, made: Path) -> None:
