@@ -630,7 +630,7 @@ def run_spec(request: Request, file: Path, say: Any = lambda text: None) -> Pari
     except ValueError as error:
         raise UserError(str(error)) from error
     component = specs.component(spec)
-    new = str(spec["side"])
+    new, dtype = str(spec["side"]), str(spec["dtype"])
     with _folder(request.keep) as folder:
         prepared, _ = _prepare(dataclasses.replace(request, sides=(OLD, new)), folder, say)
         for which, side in (("old", prepared[OLD]), ("new", prepared[new])):
@@ -650,9 +650,9 @@ def run_spec(request: Request, file: Path, say: Any = lambda text: None) -> Pari
 
             converse(side, place, job, give)
             if side.weight_problems:
-                side.errors[f"spec|{plan.FLOAT32}"] = side.weight_problems["spec"]
-    compared = _pair(prepared, (OLD, new), component, plan.FLOAT32)
-    rows = [Row(component, plan.FLOAT32, {(OLD, new): compared})]
+                side.errors[f"spec|{dtype}"] = side.weight_problems["spec"]
+    compared = _pair(prepared, (OLD, new), component, dtype)
+    rows = [Row(component, dtype, {(OLD, new): compared})]
     return Parity(prepared, rows, {}, [], time.monotonic() - started)
 
 
@@ -663,24 +663,53 @@ def _give_spec_weights(
     shapes = {path: tuple(shape) for path, (shape, _) in described.items()}
     if which == "old":
         side.parameters["spec"] = shapes
-        carried = {path: plan.tensor(path, shape) for path, shape in shapes.items()}
+        sources = {path: path for path in shapes}
+        problem = ""
     else:
         before = old.parameters.get("spec", {})
-        renamed = {path: spec["weights"].get(path, path) for path in before}
-        sources = {new_path: old_path for old_path, new_path in renamed.items()}
-        carried = {}
+        sources = {spec["weights"].get(path, path): path for path in before}
+        problem = _weights_problem(spec["weights"], shapes, before, sources)
+    old_shapes = old.parameters.get("spec", {})
+    carried = {}
+    if problem:
+        side.weight_problems["spec"] = problem
+    else:
         for path, shape in shapes.items():
-            if path not in sources:
-                have = ", ".join(before) or "none"
-                side.weight_problems["spec"] = (
-                    f"no old weight is mapped to {path}; the old module has {have}"
-                )
-                continue
-            value = plan.tensor(sources[path], before[sources[path]])
-            params = weights.parameter_map()
-            if not params.is_regrouped(shape, value.shape):
-                told = f"{path} has shape {list(shape)}, {sources[path]} has {list(value.shape)}"
-                side.weight_problems["spec"] = told
-                continue
+            value = plan.tensor(sources[path], old_shapes[sources[path]])
             carried[path] = value.reshape(shape)
+    originals = {path: (sources[path], old_shapes[sources[path]]) for path in carried}
     np.savez(place / "weights_spec.npz", **carried)  # type: ignore[arg-type]
+    (place / "weights_spec.json").write_text(json.dumps(originals), encoding="utf-8")
+
+
+def _weights_problem(
+    given: dict[str, str],
+    shapes: dict[str, tuple[int, ...]],
+    before: dict[str, tuple[int, ...]],
+    sources: dict[str, str],
+) -> str:
+    """What stops the weights of the old module from being those of the new one, in one line; nothing if nothing does.
+
+    Args:
+        given: the weight map of the specification.
+        shapes: of the new module's weights, by path.
+        before: of the old module's weights, by path.
+        sources: path in the new module → path in the old one.
+    """
+    have = ", ".join(before) or "none"
+    for path in given:
+        if path not in before:
+            return f"the old module has no weight {path}, which `weights` names; it has {have}"
+    for path, shape in shapes.items():
+        if path not in sources:
+            return f"no old weight is mapped to {path}; the old module has {have}"
+        old_shape = before[sources[path]]
+        if not weights.parameter_map().is_regrouped(shape, old_shape):
+            return f"{path} has shape {list(shape)}, {sources[path]} has {list(old_shape)}"
+    for path, source in sources.items():
+        if path not in shapes:
+            theirs = ", ".join(shapes) or "none"
+            return (
+                f"the new module has no weight {path} for {source} of the old one; it has {theirs}"
+            )
+    return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from codemods.errors import UserError
-from migration_tests.parity import command, dumps, merge, metrics, plan, report, run, weights
+from migration_tests.parity import command, dumps, merge, metrics, plan, report, run, spec, weights
 from migration_tests.parity.tests.conftest import CHECKOUT, REPOSITORY
 
 
@@ -112,6 +113,14 @@ class TestDumps:
         assert parity.status == 1
         assert "new.npz: has no b" in said(parity)
 
+    def test_infinities(self, tmp_path: Path) -> None:
+        x = np.array([1.0, -np.inf, np.inf], np.float32)
+        old = self.write(tmp_path / "old.npz", scores=x)
+        assert dumps.compare(old, old).status == 0
+        parity = dumps.compare(old, self.write(tmp_path / "new.npz", scores=-x))
+        assert parity.status == 1
+        assert "2 of 3 values of first are not finite" in said(parity)
+
     def test_files_that_are_none(self, tmp_path: Path) -> None:
         text = tmp_path / "text.npz"
         text.write_text("no dump")
@@ -119,6 +128,34 @@ class TestDumps:
         for bad in (text, tmp_path / "absent.npz"):
             with pytest.raises(UserError, match=bad.name):
                 dumps.compare(fine, bad)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("old = 3", "old has to be a string like package.module:name"),
+        ("old = 'MaxText.layers'", "old has to be a string like package.module:name"),
+        ("inputs = {}", "inputs has to be a dict of arrays by name"),
+        ("inputs = {'x': 'text'}", "inputs['x'] is no array of numbers"),
+        ("new_init = 3", "new_init has to be a dict, or a function that returns one"),
+        ("weights = 3", "weights has to be a dict"),
+        ("side = 'old'", "side has to be 'target' or 'migrated'"),
+        ("dtype = 'float8'", "dtype has to be 'float32' or 'bfloat16'"),
+        ("ulps = 'few'", "ulps has to be a number"),
+        ("ulps = float('nan')", "ulps has to be a number"),
+        ("gradients = ['y']", "gradients has to be True, False or a list of names of inputs"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("def", "SyntaxError"),
+    ],
+)
+def test_bad_specifications(line: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "spec.py"
+    file.write_text(SPEC + line + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        spec.read(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "\n" not in str(caught.value)
 
 
 def test_bad_arguments(tmp_path: Path) -> None:
@@ -172,7 +209,23 @@ new = "maxtext.kernels.gla:chunk_gla"
 inputs = {name: rng.standard_normal((1, 20, 2, 4), np.float32) for name in "qkv"}
 inputs["g"] = -np.array([0.1, 0.5], np.float32)
 old_kwargs = {"chunk_size": 8}
+gradients = ["q", "k", "v"]  # the decay is a constant in the new one
 ulps, reason = 256, "sums in another order"
+"""
+
+
+LAYER_NORM = """
+import numpy as np
+
+old = "flax.linen:LayerNorm"
+new = "flax.nnx:LayerNorm"
+
+def old_init():
+    from MaxText.layers import normalizations  # the checkout, which is there in the side's process alone
+    return {"epsilon": 1e-3 if normalizations.GroupRMSNorm else 1.0}
+
+new_init = {"epsilon": 1e-3, "num_features": 6}
+inputs = {"x": np.random.default_rng(0).standard_normal((2, 3, 6), np.float32)}
 """
 
 
@@ -189,6 +242,42 @@ class TestSpec:
         parity = self.run(trees, tmp_path / "spec.py", wrong)
         assert parity.status == 1
         assert "first part at: spec" in said(parity)
+
+    def test_linen_and_nnx(self, trees: tuple[Path, Path], tmp_path: Path) -> None:
+        parity = self.run(trees, tmp_path / "spec.py", LAYER_NORM)
+        assert parity.status == 0, said(parity)
+        (row,) = parity.rows
+        (compared,) = row.pairs.values()
+        gradients = {"gradient of x", "gradient of scale", "gradient of bias"}
+        assert set(compared) == {"out", *gradients}
+        half = self.run(trees, tmp_path / "half.py", LAYER_NORM + 'dtype = "bfloat16"\n')
+        assert half.status == 0, said(half)
+        assert half.rows[0].dtype == plan.BFLOAT16
+
+    def test_a_fault_of_the_backward_pass_alone(
+        self, trees: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        text = "import numpy as np\nold, new = 'jax.numpy:positive', 'jax.lax:stop_gradient'\n"
+        text += "inputs = {'x': np.arange(4.0)}\n"
+        parity = self.run(trees, tmp_path / "spec.py", text)
+        assert parity.status == 1
+        worst = parity.rows[0].worst((run.OLD, "target"))
+        assert worst is not None
+        assert worst[0] == "gradient of x"
+        assert self.run(trees, tmp_path / "no.py", text + "gradients = False\n").status == 0
+
+    def test_weights_that_are_of_one_side_alone(
+        self, trees: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        lacking = LAYER_NORM.replace('"num_features": 6', '"num_features": 6, "use_bias": False')
+        parity = self.run(trees, tmp_path / "a.py", lacking)
+        assert parity.status == 1
+        assert "the new module has no weight bias for bias of the old one; it has scale" in said(
+            parity
+        )
+        parity = self.run(trees, tmp_path / "b.py", LAYER_NORM + 'weights = {"gain": "scale"}\n')
+        assert parity.status == 1
+        assert "the old module has no weight gain, which `weights` names" in said(parity)
 
     def test_what_cannot_be_compared(self, trees: tuple[Path, Path], tmp_path: Path) -> None:
         parity = self.run(
