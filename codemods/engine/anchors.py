@@ -92,7 +92,7 @@ class AnchoredFile:
         return self.text[start : len(self.text) - len(self.text[start:].lstrip(" \t"))]
 
     def add_import(self, statement: str) -> None:
-        """Import at the top of the module: into the `from` import that is there, else as a line of its own.
+        """Import at the top of the module: into the `from` import that is there, if its line is not full; else by itself.
 
         Args:
             statement: `import a.b` or `from a.b import c`, with one name.
@@ -118,6 +118,7 @@ class AnchoredFile:
                     and same(wanted.module, held.module)
                     and not held.relative
                     and not isinstance(held.names, cst.ImportStar)
+                    and (held.lpar or len(self._line(line)) + len(f", {name}") <= LINE_LENGTH)
                 ):
                     Collection(self, held, held.names, f"imports of `{statement}`").add(
                         name, sort=True
@@ -127,6 +128,10 @@ class AnchoredFile:
             raise AnchorError("no import at the top of the module")
         at = self._import_place(statement, imports)
         self.edit((at, at), f"{statement}\n")
+
+    def _line(self, line: cst.SimpleStatementLine) -> str:
+        start, _ = self.tree.span(line)
+        return self.text[self.line_start(start) : self.line_end(start)].rstrip()
 
     def _import_place(self, statement: str, imports: list[cst.SimpleStatementLine]) -> int:
         """Where a new import line goes: in order among those of its package, else after all others."""

@@ -269,6 +269,9 @@ def test_documented_names() -> None:
     assert once(text, lambda f: f.module.function("f").document("b: another.", after="z")) == text
 
 
+FULL_LINE = f"from a import {'b' * 110}"
+
+
 @pytest.mark.parametrize(
     ("before", "statement", "after"),
     [
@@ -282,6 +285,7 @@ def test_documented_names() -> None:
         ("import os\nfrom a.b import c\nfrom a.d import e\n", "from a.c import n", None),
         ("import os\n\nx = 1\n", "from a import b", "import os\nfrom a import b\n\nx = 1\n"),
         ("from a import *\n", "from a import b", "from a import *\nfrom a import b\n"),
+        (f"{FULL_LINE}\n", "from a import c", f"{FULL_LINE}\nfrom a import c\n"),
     ],
 )
 def test_imports(before: str, statement: str, after: str | None) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from codemods.engine.anchors import AnchoredFile
+from codemods.engine.anchors import AnchoredFile, AnchorError
 from codemods.engine.overlay import Integration, Overlay, Step, overlay, plan, run_steps
 from codemods.errors import UserError
 from codemods.rules import documented_rules
@@ -168,13 +170,74 @@ def test_what_has_moved_is_listed_and_the_rest_goes_in(tmp_path: Path) -> None:
     assert any(m.rule == "CHK006" and m.path == "maxtext/models/ling2.py" for m in made.missing)
     assert all(m.rule in documented_rules() for m in made.missing)
     out = tmp_path / "out/src/maxtext"
-    assert "LING2" in (out / "layers/linears.py").read_text()
     assert "LING2" in (out / "common/common_types.py").read_text()
+    # A list of norms alone would be of no use.
+    assert "LING2" not in (out / "layers/linears.py").read_text()
+    assert missing["INT006", "maxtext/layers/linears.py"] == (
+        "it is of no use without the edits of maxtext/layers/nnx_decoders.py"
+    )
     assert made.replaced == ["maxtext/models/ling2.py"]
     assert (out / "models/ling2.py").read_bytes() == (NEW_FILES / "models/ling2.py").read_bytes()
     assert (tmp_path / "out/.github/workflow.yml").is_file()
     assert not (tmp_path / "out/.git").exists()
     assert not list(out.rglob("__pycache__"))
+
+
+def failing(rule: str) -> list[Integration]:
+    """The rules, of which one does not find its places."""
+
+    def fail(_: AnchoredFile) -> None:
+        raise AnchorError("it has moved")
+
+    return [
+        (
+            dataclasses.replace(i, steps=tuple(dataclasses.replace(s, edit=fail) for s in i.steps))
+            if i.rule.id == rule
+            else i
+        )
+        for i in INTEGRATIONS
+    ]
+
+
+def test_what_others_need_is_withheld_with_them() -> None:
+    """The model imports the norm, and edits of the decoder and of MTP import the model."""
+    made = plan(resolve_upstream("0.2.5"), NEW_FILES, failing("INT005"))
+    edited = {edit.rule for edits in made.edits.values() for edit in edits}
+    withheld = {missing.rule for missing in made.missing}
+    assert edited.isdisjoint(withheld)
+    assert {"INT005", "INT009", "INT010", "INT023"} <= withheld
+    assert {"INT001", "INT004", "INT006", "INT007"} <= edited
+    for path, data in made.edited.items():
+        assert not re.search(rb"models\.ling2|import ling2$|^ +ling2,$", data, re.MULTILINE), path
+
+
+def test_names_that_a_missing_rule_was_to_define_are_not_used(tmp_path: Path) -> None:
+    """Used is what is not asked for with a default, and what an edit defines for itself is its own."""
+    files = {f"maxtext/layers/{name}.py": "x\n" for name in "abcd"} | {"maxtext/__init__.py": ""}
+    root = write_files(tmp_path / "upstream", files)
+    no_files = tmp_path / "maxtext"
+    no_files.mkdir()
+
+    def rule(number: int, path: str, new: str, *provides: str) -> Integration:
+        def edit(file: AnchoredFile) -> None:
+            file.module.expression("x" if new else "y").replace(new)
+
+        step = Step(f"maxtext/layers/{path}.py", edit)
+        return Integration(Rule(f"INT{number:03}", "safe", ""), (step,), provides)
+
+    rules = [
+        rule(1, "a", "", "width"),
+        rule(2, "b", "cfg.width", "depth"),
+        rule(3, "c", 'getattr(cfg, "width", 0) + widths'),
+        rule(4, "d", "cfg.depth"),
+    ]
+    made = plan(resolve_upstream(str(root)), no_files, rules)
+    assert list(made.edits) == ["maxtext/layers/c.py"]
+    assert [(m.rule, m.reason) for m in made.missing] == [
+        ("INT001", "no `y` in the module"),
+        ("INT002", "it needs `width`, which INT001 does not give here"),
+        ("INT004", "it needs `depth`, which INT002 does not give here"),
+    ]
 
 
 def test_two_rules_for_one_place_clash() -> None:

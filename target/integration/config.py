@@ -5,7 +5,7 @@ from __future__ import annotations
 from codemods.engine.anchors import AnchoredFile
 from codemods.engine.overlay import Integration, Step
 from codemods.rules.base import Example, Rule
-from target.integration.inserted_source import source_of
+from target.integration.inserted_source import field_names, source_of
 
 COMMON_TYPES = "maxtext/common/common_types.py"
 TYPES = "maxtext/configs/types.py"
@@ -40,6 +40,11 @@ def _own_checks(file: AnchoredFile) -> None:
     )
     rotary.otherwise().add_after(
         "self.decoder_block == DecoderBlockType.LING2", "ling2_layers.validate_config(self)"
+    )
+    # Without dense layers their width is used nowhere.
+    fully_moe = "is_fully_moe and self.base_mlp_dim != self.base_moe_mlp_dim"
+    file.module.klass("MaxTextConfig").replace_all(
+        fully_moe, f"{fully_moe} and self.decoder_block != DecoderBlockType.LING2"
     )
     file.add_import("from maxtext.common import ling2_layers")
 
@@ -80,6 +85,7 @@ class BlockType(enum.Enum):
             ),
         ),
         (Step(COMMON_TYPES, _decoder_block),),
+        provides=("LING2",),
     ),
     Integration(
         Rule(
@@ -152,12 +158,14 @@ class MaxTextConfig(
             ),
         ),
         (Step(TYPES, _fields),),
+        provides=tuple(sorted(field_names("ling2_config", "Ling2"))),
     ),
     Integration(
         Rule(
             "INT004",
             "safe",
             "The configuration's checks let LING2 have a routed bias and a partial rotary factor, and call its own",
+            "Where no layer is dense, the width of dense layers need not be that of experts.",
             examples=(
                 Example(
                     path=TYPES,
@@ -172,6 +180,9 @@ class MaxTextConfig(Base):
         DecoderBlockType.DEEPSEEK,
     ):
       raise ValueError("no routed bias")
+    is_fully_moe = self.first_num_dense_layers == 0
+    if is_fully_moe and self.base_mlp_dim != self.base_moe_mlp_dim:
+      raise ValueError("two widths")
     if self.decoder_block == DecoderBlockType.QWEN3_NEXT:
       self.check_rotary()
     else:
@@ -191,6 +202,9 @@ class MaxTextConfig(Base):
         DecoderBlockType.LING2,
     ):
       raise ValueError("no routed bias")
+    is_fully_moe = self.first_num_dense_layers == 0
+    if is_fully_moe and self.base_mlp_dim != self.base_moe_mlp_dim and self.decoder_block != DecoderBlockType.LING2:
+      raise ValueError("two widths")
     if self.decoder_block == DecoderBlockType.QWEN3_NEXT:
       self.check_rotary()
     elif self.decoder_block == DecoderBlockType.LING2:

@@ -7,6 +7,7 @@ from codemods.engine.overlay import Integration, Step
 from codemods.rules.base import Example, Rule
 
 DECODERS = "maxtext/layers/nnx_decoders.py"
+EMBEDDINGS = "maxtext/layers/embeddings.py"
 DECODE_CHECKPOINT = "maxtext/utils/generate_param_only_checkpoint.py"
 
 _UNROLL = """
@@ -17,6 +18,13 @@ if config.decoder_block == DecoderBlockType.LING2:
 _BIAS = """
 if config.decoder_block == DecoderBlockType.LING2:
   bf16_model = ling2.add_routing_bias(bf16_model, state.model)
+"""
+
+# Configurations that stand for MaxText's in its tests may lack fields.
+_TABLE_DTYPE = """
+# Ling2's logits are as precise with tied embeddings as with a head of their own.
+is_ling2 = getattr(config, "decoder_block", None) == DecoderBlockType.LING2
+table_dtype = attend_dtype if is_ling2 else jnp.bfloat16
 """
 
 
@@ -58,6 +66,15 @@ def _order(file: AnchoredFile) -> None:
     file.module.klass("NNXDecoder").function("get_layers").prepend(
         "if self.is_ling2:\n  return ling2.get_layers(self)\n"
     )
+
+
+def _tied_logits(file: AnchoredFile) -> None:
+    attend = file.module.function("attend_on_embedding")
+    attend.statement("return jnp.dot(...)").insert_before(_TABLE_DTYPE)
+    attend.replace_all(
+        "jnp.asarray(embedding_table, jnp.bfloat16)", "jnp.asarray(embedding_table, table_dtype)"
+    )
+    file.add_import("from maxtext.common.common_types import DecoderBlockType")
 
 
 def _unrolled(file: AnchoredFile) -> None:
@@ -222,5 +239,36 @@ def _save_decode_checkpoint_nnx(config, state, checkpoint_manager):
             ),
         ),
         (Step(DECODE_CHECKPOINT, _unrolled), Step(DECODE_CHECKPOINT, _decode_bias)),
+    ),
+    Integration(
+        Rule(
+            "INT024",
+            "safe",
+            "Ling2's logits from tied embeddings are computed in the dtype of logits",
+            "Upstream rounds the table to bfloat16 there, and still does for all other models.",
+            examples=(
+                Example(
+                    path=EMBEDDINGS,
+                    before="""\
+from maxtext.common.common_types import Config
+
+
+def attend_on_embedding(query, embedding_table, attend_dtype, config):
+  return jnp.dot(query, jnp.asarray(embedding_table, jnp.bfloat16).T, preferred_element_type=attend_dtype)
+""",
+                    after="""\
+from maxtext.common.common_types import Config, DecoderBlockType
+
+
+def attend_on_embedding(query, embedding_table, attend_dtype, config):
+  # Ling2's logits are as precise with tied embeddings as with a head of their own.
+  is_ling2 = getattr(config, "decoder_block", None) == DecoderBlockType.LING2
+  table_dtype = attend_dtype if is_ling2 else jnp.bfloat16
+  return jnp.dot(query, jnp.asarray(embedding_table, table_dtype).T, preferred_element_type=attend_dtype)
+""",
+                ),
+            ),
+        ),
+        (Step(EMBEDDINGS, _tied_logits),),
     ),
 )

@@ -17,6 +17,7 @@ def uses_bias_corrected_routing(model_name: str, decoder_block: Optional[ctypes.
 '''
 # Configurations that stand for MaxText's in its tests may lack fields.
 _CONFIG_TEST = 'uses_bias_corrected_routing(self.config.model_name, getattr(self.config, "decoder_block", None))'
+_SINGLE = "is_single = self.config.decoder_block == ctypes.DecoderBlockType.LING2 and self.num_experts_per_tok == 1"
 _BIAS_DTYPE = """
 # Ling2 moves its bias by steps that are lost in a lower precision.
 bias_dtype = jnp.float32 if self.decoder_block == ctypes.DecoderBlockType.LING2 else self.weight_dtype
@@ -93,6 +94,15 @@ def _weights(file: AnchoredFile) -> None:
     scaled.test.collection("ctypes.DecoderBlockType.DEEPSEEK").add("ctypes.DecoderBlockType.LING2")
 
 
+def _single_expert(file: AnchoredFile) -> None:
+    """Weights are made to add up to 1 only where there are several."""
+    scale = file.module.klass("RoutedMoE").function("deepseek_scale_weights")
+    summed = scale.statement("weights /= weights.sum(-1, keepdims=True) + 1e-20").branch_of()
+    summed.whole.insert_before(_SINGLE)
+    if not summed.test.matches("__test and not is_single"):
+        summed.test.replace(f"{summed.test.source} and not is_single")
+
+
 def _shared_width(file: AnchoredFile) -> None:
     file.module.function("get_shared_expert_mlp_dim").prepend(
         "if config.decoder_block == DecoderBlockType.LING2 and config.moe_shared_expert_dim > 0:\n"
@@ -109,7 +119,8 @@ INTEGRATIONS = (
             (
                 "The function is true for exactly the name prefixes that the file tested before, and for LING2, whose "
                 "bias is float32 and no parameter. "
-                "`GateLogit` gets the decoder block for it, and LING2's weights are scaled as DeepSeek's."
+                "`GateLogit` gets the decoder block for it, and LING2's weights are scaled as DeepSeek's, except that the weight "
+                "of a single expert is its score."
             ),
             examples=(
                 Example(
@@ -144,6 +155,11 @@ class RoutedMoE(nnx.Module):
     if self.config.decoder_block in (ctypes.DecoderBlockType.DEEPSEEK, ctypes.DecoderBlockType.DEEPSEEK4):
       top_k_weights = self.deepseek_scale_weights(top_k_weights)
     return top_k_weights
+
+  def deepseek_scale_weights(self, weights):
+    if self.config.routed_score_func == "sigmoid":
+      weights /= weights.sum(-1, keepdims=True) + 1e-20
+    return weights
 """,
                     after="""\
 def uses_bias_corrected_routing(model_name: str, decoder_block: Optional[ctypes.DecoderBlockType]) -> bool:
@@ -188,11 +204,23 @@ class RoutedMoE(nnx.Module):
     ):
       top_k_weights = self.deepseek_scale_weights(top_k_weights)
     return top_k_weights
+
+  def deepseek_scale_weights(self, weights):
+    is_single = self.config.decoder_block == ctypes.DecoderBlockType.LING2 and self.num_experts_per_tok == 1
+    if self.config.routed_score_func == "sigmoid" and not is_single:
+      weights /= weights.sum(-1, keepdims=True) + 1e-20
+    return weights
 """,
                 ),
             ),
         ),
-        (Step(MOE, _predicate), Step(MOE, _bias_variable), Step(MOE, _weights)),
+        (
+            Step(MOE, _predicate),
+            Step(MOE, _bias_variable),
+            Step(MOE, _weights),
+            Step(MOE, _single_expert),
+        ),
+        provides=("uses_bias_corrected_routing",),
     ),
     Integration(
         Rule(
