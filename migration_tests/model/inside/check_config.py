@@ -15,6 +15,12 @@ from maxtext.utils.globals import MAXTEXT_CONFIGS_DIR
 
 from migration_tests.model.inside import models
 
+YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "max_position_embeddings": 64,
+    "original_max_position_embeddings": 16,
+}
+
 
 @pytest.mark.parametrize(
     ("options", "message"),
@@ -66,6 +72,30 @@ from migration_tests.model.inside import models
             "stack_prefill_result_cache without scan_layers",
         ),
         ({"quantization": "int8", "sparse_matmul": False}, "use_qwix_quantization=True"),
+        ({"base_emb_dim": 0}, "emb_dim to be at least 1, got 0"),
+        ({"vocab_size": 0}, "vocab_size to be at least 1"),
+        ({"base_mlp_dim": 0}, "mlp_dim to be at least 1"),
+        (
+            {"base_num_query_heads": -4, "base_num_kv_heads": -4},
+            "num_query_heads to be at least 1, got -4",
+        ),
+        ({"head_dim": 0}, "head_dim to be at least 1"),
+        ({"kv_lora_rank": 0}, "kv_lora_rank to be at least 1"),
+        ({"v_head_dim": 0}, "v_head_dim to be at least 1"),
+        ({"qk_rope_head_dim": 7}, "qk_rope_head_dim=7 has to be even"),
+        ({"normalization_layer_epsilon": -1.0}, "normalization_layer_epsilon=-1.0"),
+        ({"rope_max_timescale": 0}, "rope_max_timescale to be at least 1"),
+        ({"rope_type": "llama3.1"}, "rope_type 'default' and 'yarn', got 'llama3.1'"),
+        ({"rope_linear_scaling_factor": 2.0}, "rope_linear_scaling_factor=2.0"),
+        (YARN | {"rope_factor": 0}, "rope_factor to be at least 1, got 0"),
+        (YARN | {"beta_fast": 1, "beta_slow": 32}, "beta_fast=1 greater than beta_slow=32"),
+        ({"routed_scaling_factor": -1.0}, "routed_scaling_factor=-1.0"),
+        ({"routed_bias_update_rate": -1.0}, "routed_bias_update_rate=-1.0"),
+        ({"moe_expert_input_dim": 32}, "emb_dim=64, not moe_expert_input_dim=32"),
+        ({"use_indexer": True}, "use_indexer"),
+        ({"attention_sink": True}, "attention_sink"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"mlp_bias": True}, "mlp_bias"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

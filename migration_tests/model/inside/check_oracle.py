@@ -23,7 +23,7 @@ from maxtext.models.ling2 import Ling2DecoderLayer
 from safetensors.numpy import load_file
 
 from migration_tests.checkpoint import hf_models
-from migration_tests.model.inside import models
+from migration_tests.model.inside import models, published
 
 ORACLE = Path(os.environ.get("LING2_ORACLE", Path(__file__).parents[1] / "oracle"))
 VARIANTS = sorted(path.name for path in ORACLE.iterdir() if (path / "config.json").is_file())
@@ -184,6 +184,77 @@ def test_layers_are_those_of_the_published_code(variant: str) -> None:
     }
     decays = [name for name in reference if name.endswith("_log_decay")]
     assert {int(name.removeprefix("layer").removesuffix("_log_decay")) for name in decays} == linear
+
+
+# Sizes and options that no checkpoint at hand has.
+OTHERS: dict[str, dict[str, Any]] = {
+    # All layers MLA and MoE; one expert a token, whose score is its weight; tied embeddings.
+    "mla": {
+        "num_hidden_layers": 2,
+        "layer_group_size": 1,
+        "first_k_dense_replace": 0,
+        "num_experts_per_tok": 1,
+        "tie_word_embeddings": True,
+        "num_nextn_predict_layers": 2,
+    },
+    # Heads that are no power of two, three dense layers, two of four groups of experts, SiLU, no norm of queries and keys.
+    "gla": {
+        "num_hidden_layers": 5,
+        "layer_group_size": 4,
+        "first_k_dense_replace": 3,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 5,
+        "group_norm_size": 5,
+        "partial_rotary_factor": 0.3,
+        "linear_silu": True,
+        "use_qk_norm": False,
+        "q_lora_rank": None,
+        "num_experts": 12,
+        "n_group": 4,
+        "topk_group": 2,
+        "num_experts_per_tok": 4,
+        "num_shared_experts": 2,
+        "routed_scaling_factor": 0.7,
+    },
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_configs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a computation of its own in float64. An epsilon this large shows which norms have it."""
+    hf = hf_models.hf_config(rms_norm_eps=0.1, **OTHERS[name])
+    options = ling2_params.maxtext_options(hf) | {"scan_layers": name == "gla"}
+    config = models.make_config(**options, max_target_length=24, sparse_matmul=False)
+    shapes = ling2_params.hf_shapes(ling2_params.ModelDims.from_maxtext_config(config))
+    tensors = {
+        name: (
+            tensor if tensor.ndim == 1 or "embeddings" in name else tensor / shapes[name][1] ** 0.5
+        )
+        for name, tensor in hf_models.random_tensors(shapes).items()
+    }
+    model = models.make_model(config, parameters_of(tensors, config))
+    heads: list[jax.Array] = []
+    head = NNXDecoder.apply_output_head
+
+    def record_head(*args: Any, **kwargs: Any) -> Any:
+        heads.append(head(*args, **kwargs))
+        return heads[-1]
+
+    def forward(model: nnx.Module, ids: jax.Array) -> list[jax.Array]:
+        heads.clear()
+        model(ids, models.positions_of(ids), enable_dropout=False)
+        return list(heads)
+
+    monkeypatch.setattr(NNXDecoder, "apply_output_head", record_head)
+    rows = np.random.default_rng(0).integers(0, hf["vocab_size"], (2, 24))
+    actual = models.compiled(model, forward)({}, jnp.asarray(rows))
+    expected = [published.Published(hf, tensors).logits(row) for row in rows]
+    errors = [error(actual[0], [main for main, _ in expected])]
+    for k in range(hf["num_nextn_predict_layers"]):
+        errors.append(error(actual[1 + k], [mtp[k] for _, mtp in expected]))
+    assert len(actual) == len(errors)
+    print(name, " ".join(f"{e:.1e}" for e in errors))
+    assert max(errors) <= TOLERANCE
 
 
 @pytest.mark.parametrize("scan", [False, True])

@@ -162,6 +162,23 @@ def validate_config(config: Any) -> None:
   """
   pattern = pattern_of(config)
   specs = pattern.layers()
+  has_mla = config.mtp_num_layers > 0 or any(spec.attention == MLA for spec in specs)
+
+  def check_at_least_one(*names: str) -> None:
+    for name in names:
+      if getattr(config, name) < 1:
+        raise ValueError(f"Ling2 needs {name} to be at least 1, got {getattr(config, name)}.")
+
+  # Sizes.
+  check_at_least_one("vocab_size", "emb_dim", "num_query_heads", "head_dim")
+  if any(spec.mlp == DENSE for spec in specs):
+    check_at_least_one("mlp_dim")
+  if has_mla:
+    check_at_least_one("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    if config.qk_rope_head_dim % 2:
+      raise ValueError(f"qk_rope_head_dim={config.qk_rope_head_dim} has to be even: dims are rotated in pairs.")
+  if config.normalization_layer_epsilon <= 0:
+    raise ValueError(f"normalization_layer_epsilon={config.normalization_layer_epsilon} has to be positive.")
 
   # Attention.
   if config.num_query_heads != config.num_kv_heads:
@@ -188,7 +205,22 @@ def validate_config(config: Any) -> None:
     raise ValueError("fused_qkv=True is for standard attention; Ling2 fuses the projections of its GLA layers by itself.")
   if config.attention in ("vllm_rpa", "vllm_batched_rpa", "paged"):
     raise ValueError(f"Ling2 does not run with attention={config.attention!r}: GLA layers have no paged state.")
-  if str(getattr(config.rope_type, "value", config.rope_type)) == "yarn":
+  for field in ("use_indexer", "attention_sink", "attention_bias", "mlp_bias"):
+    if getattr(config, field, False):
+      raise ValueError(f"Ling2 does not support {field}.")
+  check_at_least_one("rope_min_timescale", "rope_max_timescale")
+  rope_type = str(getattr(config.rope_type, "value", config.rope_type))
+  if rope_type not in ("default", "yarn"):
+    raise ValueError(f"Ling2 has rope_type 'default' and 'yarn', got {rope_type!r}.")
+  if config.rope_linear_scaling_factor != 1.0:
+    raise ValueError(
+        f"Ling2 does not support rope_linear_scaling_factor={config.rope_linear_scaling_factor}; longer sequences need "
+        "rope_type='yarn'."
+    )
+  if rope_type == "yarn":
+    check_at_least_one("rope_factor", "beta_slow")
+    if config.beta_fast <= config.beta_slow:
+      raise ValueError(f"rope_type='yarn' needs beta_fast={config.beta_fast} greater than beta_slow={config.beta_slow}.")
     if config.original_max_position_embeddings < 1:
       raise ValueError("rope_type='yarn' needs original_max_position_embeddings, the length the model was trained at.")
     if config.max_position_embeddings <= config.original_max_position_embeddings:
@@ -213,8 +245,15 @@ def validate_config(config: Any) -> None:
       raise ValueError(f"Ling2 has MoE layers here, so it needs num_experts > 1, got {config.num_experts}.")
     if config.routed_score_func != "sigmoid":
       raise ValueError(f"Ling2 routes on sigmoid scores: routed_score_func is {config.routed_score_func!r}.")
+    if config.routed_scaling_factor <= 0:
+      raise ValueError(f"routed_scaling_factor={config.routed_scaling_factor} has to be positive.")
+    if config.routed_bias_update_rate < 0:
+      raise ValueError(f"routed_bias_update_rate={config.routed_bias_update_rate} cannot be negative.")
     if config.shared_experts < 1:
       raise ValueError("Ling2's MoE layers have a shared expert; shared_experts has to be at least 1.")
+    expert_inputs = getattr(config, "moe_expert_input_dim", -1)
+    if expert_inputs not in (-1, config.emb_dim):
+      raise ValueError(f"Ling2's experts read all of emb_dim={config.emb_dim}, not moe_expert_input_dim={expert_inputs}.")
     candidates = config.num_experts
     if config.n_routing_groups != -1:
       if config.n_routing_groups < 1 or config.num_experts % config.n_routing_groups:

@@ -51,6 +51,10 @@ from maxtext.utils import maxtext_utils
 from maxtext.utils.sharding import create_sharding, get_logical_axis_rules, maybe_shard_with_logical
 
 
+# That of the model code published with the checkpoints.
+LATENT_NORM_EPSILON = 1e-6
+
+
 class InterleavedRotaryEmbedding(RotaryEmbedding):
   """Rotary embedding of the pairs (0, 1), (2, 3), …, written out as all first halves, then all second halves.
 
@@ -64,8 +68,15 @@ class InterleavedRotaryEmbedding(RotaryEmbedding):
 class Ling2MLA(attention_mla.MLA):
   """Multi-head latent attention whose rotary dims may be interleaved pairs (`mla_interleaved_rope`).
 
-  Its keys and values may be of different widths when it caches them whole, too.
+  Its keys and values may be of different widths when it caches them whole, too. Its latents are normalized with an epsilon
+  of their own, whatever that of the other norms is.
   """
+
+  def _init_projections(self, inputs_q_shape, inputs_kv_shape):
+    super()._init_projections(inputs_q_shape, inputs_kv_shape)
+    self.kv_norm.epsilon = LATENT_NORM_EPSILON
+    if self.q_lora_rank > 0:
+      self.q_norm.epsilon = LATENT_NORM_EPSILON
 
   def init_rotary_embedding(self):
     cfg = self.config
