@@ -45,6 +45,13 @@ class SlopeIndex(StrEnum):
     hf = "hf"
 
 
+class ScanAxis(StrEnum):
+    """What `--param-scan-axis` takes."""
+
+    first = "0"
+    second = "1"
+
+
 class TailRule(StrEnum):
     """What `--mla-tail-rule` takes."""
 
@@ -76,6 +83,12 @@ ScanLayers = Annotated[
         "--scan-layers",
         case_sensitive=False,
         help="Whether MaxText stacks layers (its option `scan_layers`).",
+    ),
+]
+ParamScanAxis = Annotated[
+    ScanAxis,
+    typer.Option(
+        help="With --scan-layers true: the axis to stack on, MaxText's `param_scan_axis`."
     ),
 ]
 Tail = Annotated[
@@ -172,12 +185,14 @@ def to_maxtext(
     out: Out,
     scan_layers: ScanLayers,
     slope_index: Annotated[
-        SlopeIndex,
+        SlopeIndex | None,
         typer.Option(
-            help="The slope convention that the weights were trained with; recorded in the checkpoint."
+            help="The slope convention that the weights were trained with; recorded in the checkpoint. "
+            "Default: `gla_slope_index` of config.json, without it zero_based."
         ),
-    ] = SlopeIndex.zero_based,
+    ] = None,
     mla_tail_rule: Tail = None,
+    param_scan_axis: ParamScanAxis = ScanAxis.second,
     shard: ShardOption = None,
     workers: Workers = None,
     group_size: GroupSize = None,
@@ -185,8 +200,10 @@ def to_maxtext(
     """Convert Hugging Face's format to a checkpoint that MaxText restores (OUT/0/items)."""
     with _errors(), _settings(shard, workers, group_size) as settings:
         convert = _import("convert")
-        made = _import("plan").plan(hf_dir, _is(scan_layers), None, mla_tail_rule)
-        done = convert.to_maxtext(made, out, slope_index.value, WRITTEN_BY, settings)
+        axis = int(param_scan_axis)
+        made = _import("plan").plan(hf_dir, _is(scan_layers), None, mla_tail_rule, axis)
+        slope = slope_index.value if slope_index else made.slope_index
+        done = convert.to_maxtext(made, out, slope, WRITTEN_BY, settings)
     _print_converted(done, out / convert.STEP / "items")
 
 
@@ -211,6 +228,7 @@ def restack(
     maxtext_dir: MaxTextDir,
     out: Out,
     scan_layers: ScanLayers,
+    param_scan_axis: ParamScanAxis = ScanAxis.second,
     config: HfConfig = None,
     shard: ShardOption = None,
     workers: Workers = None,
@@ -220,7 +238,8 @@ def restack(
     with _errors(), _settings(shard, workers, group_size) as settings:
         convert = _import("convert")
         model = convert.open_maxtext(maxtext_dir, config)
-        done = convert.restack(model, out, _is(scan_layers), WRITTEN_BY, settings)
+        axis = int(param_scan_axis)
+        done = convert.restack(model, out, _is(scan_layers), WRITTEN_BY, settings, axis)
     _print_converted(done, out / convert.STEP / "items")
 
 
@@ -237,7 +256,8 @@ def rename(
     with _errors(), _settings(shard, workers, group_size) as settings:
         convert = _import("convert")
         model = convert.open_maxtext(maxtext_dir, config)
-        done = convert.restack(model, out, model.scan_layers, WRITTEN_BY, settings)
+        axis = model.dims.param_scan_axis
+        done = convert.restack(model, out, model.scan_layers, WRITTEN_BY, settings, axis)
     for old, new in list(model.renamed.items())[:_MOST_LISTED]:
         print(f"  {old} → {new}")
     if len(model.renamed) > _MOST_LISTED:
@@ -300,6 +320,7 @@ def run_compare_shapes(
     Raises:
         UserError: one of the checkpoints cannot be read, or the report cannot be written.
     """
+    _check_report(report_json)
     with _errors():
         compare = _import("compare")
         report = compare.compare_shapes(maxtext_dir, hf_dir, compare.Expected(**expected))
@@ -329,6 +350,7 @@ def run_compare_values(
         workers: parameters compared at a time.
         expected: see there.
     """
+    _check_report(report_json)
     with _errors(), _progress("comparing") as progress:
         compare = _import("compare")
         report = compare.compare_values(
@@ -422,6 +444,13 @@ def _read_options(path: Path) -> dict[str, Any]:
     return options
 
 
+def _check_report(path: Path | None) -> None:
+    """Refuse, before the work, a report that could not be written after it."""
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        reason = "is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise UserError(f"{path}: cannot be written ({reason})")
+
+
 def _write_report(report: dict[str, Any], path: Path | None) -> None:
     if path is None:
         return
@@ -501,7 +530,7 @@ def _print_plan(plans: Any, made: Any) -> None:
     for line in lines:
         print("  ".join(map(str.ljust, line, widths)).rstrip())
     for name, other in made.redundant.items():
-        print(f"{name} repeats {other} (tie_word_embeddings); not converted")
+        print(f"{name} repeats {other}; compared with it, not converted")
     for problem in made.problems:
         print(f"{problem.kind}: {problem.name} {problem.reason}")
     counts: dict[str, int] = {}

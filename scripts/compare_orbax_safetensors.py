@@ -44,7 +44,7 @@ def status_of(run: Callable[[], int]) -> int:
     """The exit status of a comparison; an error is one line."""
     try:
         return run()
-    except UserError as error:
+    except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 

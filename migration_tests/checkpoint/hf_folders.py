@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -240,6 +241,18 @@ def _float32(name: str) -> Callable[[Path], None]:
     return _rewrite(change, SECOND if name > "model.layers.3" else FIRST)
 
 
+def _renamed(change: Callable[[str], str]) -> Callable[[Path], None]:
+    """A fault: other names of the tensors."""
+
+    def put(directory: Path) -> None:
+        tensors = {change(name): tensor for name, tensor in read_folder(directory).items()}
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        shutil.rmtree(directory)
+        write_folder(directory, config, tensors)
+
+    return put
+
+
 # What cannot be read: `plan` says so with exit status 2. Value: the fault, and what the message has to name.
 UNREADABLE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "shard is a folder": (_replace_by_folder, (SECOND,)),
@@ -312,6 +325,19 @@ UNREADABLE: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "config of no model": (_config(model_type=...), ("config.json", "model_type")),
     "config without a size": (_config(hidden_size=...), ("config.json", "hidden_size")),
     "config with text for a size": (_config(hidden_size="x"), ("config.json", "hidden_size")),
+    "config with an infinite number": (
+        _config(rope_theta=float("inf")),
+        ("config.json", "rope_theta"),
+    ),
+    "config with more layers than there can be": (
+        _config(num_hidden_layers=10**12),
+        ("config.json", "num_hidden_layers"),
+    ),
+    "config with one size under two names": (
+        _config(n_routed_experts=6),
+        ("config.json", "num_experts", "n_routed_experts"),
+    ),
+    "eight bits": (_header(HEAD, dtype="F8_E4M3", shape=[44, 52]), (FIRST, HEAD, "F8_E4M3")),
     "config with more dense layers than layers": (
         _config(first_k_dense_replace=99),
         ("config.json", "first_k_dense_replace"),
@@ -328,10 +354,70 @@ UNACCOUNTED: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "tensor transposed": (_swap_shape, (HEAD, "[26, 44]")),
     "config of fewer layers": (_config(num_hidden_layers=6), ("model.layers.6.enorm",)),
     "config of more experts": (_config(num_experts=6), ("mlp.experts.5",)),
+    "config without the MTP layers": (
+        _config(num_nextn_predict_layers=0),
+        ("num_nextn_predict_layers 0", "layers 0 to 11"),
+    ),
+    "config of an MTP layer more": (
+        _config(num_nextn_predict_layers=3),
+        ("num_nextn_predict_layers 3", "layers 0 to 11"),
+    ),
+    "names without their first part": (
+        _renamed(lambda name: name.removeprefix("model.")),
+        ("model.layers", "layers.0."),
+    ),
     "expert of another dtype": (_float32(EXPERT), (EXPERT, "float32")),
     "shard that the index does not name": (
         lambda d: write_file(d / "more.safetensors", {HEAD: np.zeros((44, 26), np.float32)}),
         ("more.safetensors",),
     ),
+}
+
+
+def _as_in_a_cache(directory: Path) -> None:
+    """Links to files that have other names, as in the cache of Hugging Face's hub."""
+    blobs = directory.with_name(f"{directory.name}-blobs")
+    directory.rename(blobs)
+    directory.mkdir()
+    for number, path in enumerate(sorted(blobs.iterdir())):
+        (directory / path.name).symlink_to(f"../{blobs.name}/{number}")
+        path.rename(blobs / str(number))
+
+
+def _shared_by_mtp(directory: Path) -> None:
+    tensors = read_folder(directory)
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    for layer in (10, 11):
+        name = f"model.layers.{layer}"
+        tensors[f"{name}.embed_tokens.weight"] = tensors["model.word_embeddings.weight"]
+        tensors[f"{name}.shared_head.head.weight"] = tensors[HEAD]
+    shutil.rmtree(directory)
+    write_folder(directory, config, tensors)
+
+
+def _hidden_file(directory: Path) -> None:
+    (directory / f"._{FIRST}").write_bytes(b"Mac OS X")
+
+
+# What differs from other checkpoints and is right.
+HARMLESS: dict[str, Callable[[Path], None]] = {
+    "files of a cache": _as_in_a_cache,
+    "config with a mark of its byte order": _bytes(
+        "config.json", lambda data: b"\xef\xbb\xbf" + data
+    ),
+    "shard without tensors": lambda d: write_file(d / "model-3.safetensors", {}),
+    "hidden file": _hidden_file,
+    "index without an entry": _index(lambda index: index["weight_map"].pop(HEAD)),
+    "index with another total": _index(lambda index: index.update(metadata={"total_size": 1})),
+    "index with more in it": _index(lambda index: index.update(more=[None])),
+    "header with metadata": lambda d: edit_header(
+        d / FIRST, lambda header: header.update(__metadata__={"format": "pt", "x": "y"})
+    ),
+    "MTP layers with what they share": _shared_by_mtp,
+    "config with other names": _config(
+        num_experts=..., n_routed_experts=5, num_shared_experts=..., n_shared_experts=1
+    ),
+    "config with null for false": _config(use_bias=None, use_qkv_bias=None, linear_silu=None),
+    "config with more keys": _config(dtype="bfloat16", torch_dtype=..., more={"a": [None]}),
 }
 assert ml_dtypes.bfloat16 is not None  # numpy knows the name by the import

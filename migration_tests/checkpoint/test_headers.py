@@ -96,6 +96,41 @@ def test_every_tensor_has_its_place(scan_layers: bool, whole: Path) -> None:
     assert math.prod(row["target_shape"]) % math.prod(row["shape"]) == 0
 
 
+@pytest.mark.parametrize("name", hf_folders.HARMLESS)
+def test_what_is_no_fault(name: str, folder: Path) -> None:
+    hf_folders.HARMLESS[name](folder)
+    made = plan.plan(folder, scan_layers=True)
+    assert made.problems == []
+    assert len(made.redundant) == (4 if "share" in name else 0)
+    plan.check_redundant(made)
+
+
+def test_a_copy_with_other_values_or_shape(folder: Path) -> None:
+    name = "model.layers.10.embed_tokens.weight"
+
+    def other(values: np.ndarray) -> plan.Plan:
+        hf_folders.write_file(folder / "more.safetensors", {name: values})
+        (folder / hf_files.INDEX).unlink(missing_ok=True)
+        return plan.plan(folder, False)
+
+    values = hf_folders.read_folder(folder)[plan.EMBEDDING].copy()
+    values.view(np.uint16)[3, 4] ^= 1
+    made = other(values)
+    assert made.problems == []
+    with pytest.raises(CheckpointError, match=f"{name} has other values"):
+        plan.check_redundant(made)
+    (problem,) = other(values[1:]).problems
+    assert (problem.kind, problem.name) == ("extra", name)
+
+
+def test_the_slope_convention_of_the_config(folder: Path) -> None:
+    assert plan.plan(folder, False).slope_index == "zero_based"
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(config | {"gla_slope_index": "hf"}), encoding="utf-8")
+    assert plan.plan(folder, False).slope_index == "hf"
+
+
 def test_a_head_that_is_the_embedding(tmp_path: Path) -> None:
     config = hf_config(tie_word_embeddings=True)
     tensors = hf_folders.random_bits(config)
@@ -189,6 +224,31 @@ def test_plan_by_the_options_of_maxtext(whole: Path, tmp_path: Path) -> None:
     result = run_plan(whole, "--config", tmp_path / "other.yml")
     assert result.returncode == 1
     assert "shape: model.layers.0.mlp.gate_proj.weight" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"base_emb_dim": "26"},
+        {"base_num_decoder_layers": 10.5},
+        {"head_dim": None},
+        {"use_qk_norm": "yes"},
+        {"routed_bias": 1},
+        {"num_experts": True},
+        {"mla_tail_rule": ["all"]},
+    ],
+    ids=str,
+)
+def test_options_of_the_wrong_type_are_named(changes: dict[str, Any], whole: Path) -> None:
+    options = ling2_params.maxtext_options(hf_config(num_hidden_layers=10)) | changes
+    with pytest.raises(CheckpointError, match=f"{next(iter(changes))}: .* is needed"):
+        plan.plan(whole, False, options)
+
+
+def test_the_tail_rule_goes_before_the_options(whole: Path) -> None:
+    options = ling2_params.maxtext_options(hf_config(num_hidden_layers=10))
+    assert plan.plan(whole, False, options).problems == []
+    assert plan.plan(whole, False, options, "never").problems != []
 
 
 def test_plan_of_the_largest_model(tmp_path: Path) -> None:

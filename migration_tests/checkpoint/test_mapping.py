@@ -148,6 +148,7 @@ def config_with(**changes: Any) -> SimpleNamespace:
         "gla_slope_index": "zero_based",
         "mla_tail_rule": "last",
         "scan_layers": True,
+        "param_scan_axis": 1,
         "num_decoder_layers": 13,
         "inhomogeneous_layer_cycle_interval": 5,
         "first_num_dense_layers": 1,
@@ -157,7 +158,7 @@ def config_with(**changes: Any) -> SimpleNamespace:
 
 def test_what_a_checkpoint_records_is_what_its_config_says() -> None:
     metadata = ling2_record.of_config(config_with())
-    assert metadata == ling2_record.custom_metadata("zero_based", "last", True, "MaxText")
+    assert metadata == ling2_record.custom_metadata("zero_based", "last", True, 1, "MaxText")
     ling2_record.check(metadata, config_with(), "there")
     ling2_record.check({}, config_with(), "there")
     ling2_record.check({"scan_layers": False}, config_with(), "there")
@@ -172,6 +173,7 @@ def test_what_a_checkpoint_records_is_what_its_config_says() -> None:
         ),
         ({"mla_tail_rule": "all"}, "mla_tail_rule=last, the config has mla_tail_rule=all"),
         ({"scan_layers": False}, "scan_layers=True, the config has scan_layers=False"),
+        ({"param_scan_axis": 0}, "param_scan_axis=1, the config has param_scan_axis=0"),
     ],
 )
 def test_a_clash_is_refused(changes: dict[str, Any], message: str) -> None:

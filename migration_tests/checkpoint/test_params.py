@@ -529,6 +529,10 @@ def test_oracle_config_and_back(variant: str) -> None:
             {"logits_via_embedding": True, "normalize_embedding_logits": False},
         ),
         ({"head_dim": None}, {"head_dim": 13}),
+        ({"num_shared_experts": None, "n_shared_experts": 2}, {"shared_experts": 2}),
+        ({"score_function": None, "scoring_func": "sigmoid"}, {"shared_experts": 1}),
+        ({"tie_word_embeddings": None}, {"logits_via_embedding": False}),
+        ({"rope_scaling": {"type": None}}, {"rope_type": "default"}),
         ({"num_nextn_predict_layers": None}, {"mtp_num_layers": 0}),
         ({"n_group": None, "topk_group": None}, {"n_routing_groups": -1, "topk_routing_group": -1}),
         ({"n_group": 1}, {"n_routing_groups": 1}),
@@ -666,6 +670,16 @@ def test_sizes_are_needed(key: str, value: Any) -> None:
         ({"rope_theta": 0}, "rope_theta: "),
         ({"rms_norm_eps": "1e-6"}, "rms_norm_eps: "),
         ({"mla_tail_rule": "first"}, "mla_tail_rule"),
+        ({"gla_slope_index": "one_based"}, "gla_slope_index: one of zero_based, hf"),
+        ({"num_experts": 1}, "num_experts: has to be at least 2"),
+        ({"vocab_size": float("inf")}, "vocab_size: a whole number"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps: a positive number"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps: a positive number"),
+        ({"num_shared_experts": 1, "n_shared_experts": 2}, "num_shared_experts: is 1.*n_shared"),
+        *(
+            ({"rope_scaling": {"type": "yarn", "factor": 4, key: "x"}}, rf"rope_scaling.{key}: ")
+            for key in ("attention_factor", "mscale", "mscale_all_dim", "beta_fast", "truncate")
+        ),
     ],
 )
 def test_what_would_be_lost_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -17,6 +17,7 @@ from maxtext.checkpoint_conversion.ling2 import compare, convert, orbax_files, p
 from maxtext.checkpoint_conversion.ling2.errors import CheckpointError
 from maxtext.checkpoint_conversion.utils import ling2_params
 from maxtext.common import ling2_layers
+from orbax import checkpoint as v0
 from orbax.checkpoint import v1 as ocp
 
 from migration_tests.checkpoint import hf_folders
@@ -224,6 +225,80 @@ def test_checkpoints_of_training_runs(scan_layers: bool, tmp_path: Path) -> None
     assert compare.compare_values(tmp_path / "other", source).identical
 
 
+def tree_of(
+    model: convert.MaxTextModel, *above: str, below: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The parameters of a model as a tree."""
+    tree: dict[str, Any] = {}
+    for parameter in model.parameters:
+        leaf = model.leaves[parameter.key]
+        bits = model.checkpoint.read(leaf, parameter, (slice(None),) * len(leaf.shape))
+        keys = (*above, *parameter.path, *below)
+        node = tree
+        for key in keys[:-1]:
+            node = node.setdefault(key, {})
+        node[keys[-1]] = bits.view(leaf.dtype)
+    return tree
+
+
+# Where runs and tools of all versions have weights: keys above and below a parameter's path, folders, files.
+LAYOUTS: list[tuple[tuple[str, ...], tuple[str, ...], str, bool, bool]] = [
+    (("params", "params"), (), "3/items", True, True),
+    (("params", "params"), (), "3/items", False, True),
+    (("params", "params"), (), "3/default", True, False),
+    (("params", "params"), (), "step_3/items", False, False),
+    (("params", "params"), (), "3/state", True, True),
+    (("params",), (), ".", True, True),
+    ((), ("value",), "items", True, False),
+    (("model",), ("value",), "12/items", True, True),
+]
+
+
+@pytest.mark.parametrize(("above", "below", "place", "ocdbt", "zarr3"), LAYOUTS)
+def test_layouts_of_other_writers(
+    above: tuple[str, ...],
+    below: tuple[str, ...],
+    place: str,
+    ocdbt: bool,
+    zarr3: bool,
+    tmp_path: Path,
+) -> None:
+    source = hf_folders.small_folder(tmp_path / "source")
+    tree = tree_of(to_maxtext(source, tmp_path / "mt", True), *above, below=below)
+    tree["opt_state"] = {"mu": {"params": {"decoder": {"kernel": np.ones((2, 3), np.float32)}}}}
+    tree["rngs"] = {"params": {"count": {"value": np.zeros((), np.uint32)}}}
+    path = tmp_path / "run" / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = v0.PyTreeCheckpointHandler(use_ocdbt=ocdbt, use_zarr3=zarr3)
+    v0.Checkpointer(handler).save(path, tree)
+    for named in {path, tmp_path / "run"}:
+        model = convert.open_maxtext(named, source)
+        assert model.checkpoint.other_leaves == 2
+        assert compare.compare_values(named, source).identical
+    hf_folders.assert_same_bits(to_hf(model, tmp_path / "hf"), hf_folders.read_folder(source))
+
+
+def test_layers_on_another_axis(tmp_path: Path) -> None:
+    """`param_scan_axis: 0`: written, recorded, found by shapes where nothing is recorded, and taken to axis 1."""
+    source = hf_folders.small_folder(tmp_path / "source")
+    expected = hf_folders.read_folder(source)
+    made = plan.plan(source, True, param_scan_axis=0)
+    convert.to_maxtext(made, tmp_path / "mt", "hf", "test")
+    model = convert.open_maxtext(tmp_path / "mt")
+    stacked = next(p for p in model.parameters if len(p.layers) > 1 and p.kind == "norm")
+    assert len(stacked.layers) == model.leaves[stacked.key].shape[0] == 2
+    assert model.checkpoint.custom_metadata["ling2"]["param_scan_axis"] == 0
+    assert compare.compare_values(tmp_path / "mt", source).identical
+    hf_folders.assert_same_bits(to_hf(model, tmp_path / "hf"), expected)
+    saved_by_orbax(tmp_path / "run" / "3", model, {}, training=True)
+    trained = convert.open_maxtext(tmp_path / "run", source)
+    assert trained.dims.param_scan_axis == 0
+    hf_folders.assert_same_bits(to_hf(trained, tmp_path / "hf2"), expected)
+    convert.restack(trained, tmp_path / "one", True, "test")
+    assert convert.open_maxtext(tmp_path / "one").dims.param_scan_axis == 1
+    assert compare.compare_values(tmp_path / "one", source).identical
+
+
 @pytest.mark.parametrize(
     ("block", "scan_layers"),
     [("ALMoeBlock_0", False), ("DeepSeekMoeBlock_0", False), ("ALMoeBlock_0", True)],
@@ -301,6 +376,46 @@ def test_a_run_without_shard_does_what_hosts_left(tmp_path: Path) -> None:
     whole = convert.Settings(workers=2, group_bytes=30_000)
     assert convert.to_maxtext(made, tmp_path / "mt", "hf", "test", whole).finished
     assert compare.compare_values(tmp_path / "mt", source).identical
+
+
+def test_hosts_that_count_differently(tmp_path: Path) -> None:
+    """What two hosts both do is there once; one that does all is refused while hosts do parts, and they while it is."""
+    source = hf_folders.small_folder(tmp_path / "source")
+    made = plan.plan(source, False)
+    write, ran = orbax_files.GroupWriter.flush, []
+
+    def nested(settings: convert.Settings, within: Any) -> bool:
+        """Convert, and do something else once, before the first part is done."""
+
+        def flush(writer: orbax_files.GroupWriter) -> None:
+            orbax_files.GroupWriter.flush = write  # type: ignore[method-assign]
+            within()
+            write(writer)
+
+        orbax_files.GroupWriter.flush = flush  # type: ignore[method-assign]
+        return bool(convert.to_maxtext(made, tmp_path / "mt", "hf", "test", settings).finished)
+
+    whole = convert.Settings(workers=1, group_bytes=30_000)
+    (third,), (half,) = shards(3, [1]), shards(2, [1])
+
+    def refused(settings: convert.Settings) -> Any:
+        def run() -> None:
+            with pytest.raises(CheckpointError, match="another process"):
+                convert.to_maxtext(made, tmp_path / "mt", "hf", "test", settings)
+            ran.append(settings)
+
+        return run
+
+    def other_half() -> None:
+        assert not convert.to_maxtext(made, tmp_path / "mt", "hf", "test", half).finished
+        refused(whole)()
+        refused(third)()
+
+    assert not nested(third, other_half)
+    assert nested(whole, refused(half))
+    assert ran == [whole, third, half]
+    assert compare.compare_values(tmp_path / "mt", source).identical
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mt", "source"]
 
 
 def test_hosts_at_the_same_time(tmp_path: Path) -> None:
@@ -403,6 +518,39 @@ def test_values_of_another_dtype(tmp_path: Path) -> None:
     assert not report.equal
     assert all(d.max_ulp is not None and d.max_ulp <= 1 for d in report.differences)
     assert compare.compare_values(tmp_path / "mt", source, max_abs=0.05, min_cosine=0.999).equal
+
+
+def test_values_of_two_narrow_dtypes(tmp_path: Path) -> None:
+    """Neither of float16 and bfloat16 holds the other: what one of them makes 0 or infinite differs."""
+    config = hf_config()
+    tensors = {
+        name: np.full(t.shape, 1.0, "bfloat16")
+        for name, t in hf_folders.random_bits(config).items()
+    }
+    for value, other, differs in ((1.0, 1.0, False), (1e30, np.inf, True), (1e-30, 0.0, True)):
+        folder = tmp_path / str(value)
+        tensors["model.norm.weight"] = np.full(26, value, "bfloat16")
+        hf_folders.write_folder(folder / "hf", config, tensors)
+        to_maxtext(folder / "hf", folder / "mt", False)
+        halves = tensors | {"model.norm.weight": np.full(26, other, "float16")}
+        hf_folders.write_folder(folder / "half", config, halves)
+        report = compare.compare_values(folder / "mt", folder / "half")
+        assert [d.hf for d in report.failed] == (["model.norm.weight"] if differs else [])
+
+
+def test_copies_are_compared(tmp_path: Path) -> None:
+    source = hf_folders.small_folder(tmp_path / "source")
+    hf_folders.HARMLESS["MTP layers with what they share"](source)
+    to_maxtext(source, tmp_path / "mt", False)
+    assert compare.compare_values(tmp_path / "mt", source).identical
+    name = "model.layers.11.shared_head.head.weight"
+
+    def other(values: np.ndarray) -> None:
+        values.view(np.uint16)[0, 0] ^= 1
+
+    changed = perturbed(source, tmp_path / "other", name, other)
+    assert compare.compare_shapes(tmp_path / "mt", changed).equal
+    assert [d.hf for d in compare.compare_values(tmp_path / "mt", changed).failed] == [name]
 
 
 def test_shapes_that_differ(tmp_path: Path) -> None:

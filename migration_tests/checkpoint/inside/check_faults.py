@@ -112,7 +112,17 @@ def test_places_that_cannot_be_taken(folder: Path, maxtext: Path, run: Run) -> N
     result = run("to-maxtext", folder, folder / "out", "--scan-layers", "true")
     assert_refused(result, "never written to")
     assert_refused(run("to-maxtext", folder, parent, "--scan-layers", "true"), str(parent))
-    assert_refused(run("to-hf", maxtext, maxtext / "0" / "items" / "hf"), "never written to")
+    for place in (maxtext / "0" / "items" / "hf", maxtext / "0" / "hf", maxtext / "hf"):
+        assert_refused(run("to-hf", maxtext, place), "never written to")
+    assert_refused(run("to-hf", maxtext / "0" / "items", maxtext / "0" / "hf"), "never written to")
+    assert_refused(run("to-hf", maxtext, parent / ("x" * 250)), "too long")
+    assert_refused(run("to-hf", maxtext, parent / ("x" * 300)), "too long")
+    (parent / "loop").symlink_to("loop")
+    assert_refused(run("to-hf", maxtext, parent / "loop" / "out"), str(parent / "loop"))
+    (parent / "loop").unlink()
+    for name in ("a\\b", "a*", "a[1]", "\udcff"):
+        result = run("to-maxtext", folder, parent / name, "--scan-layers", "true")
+        assert_refused(result, "in the path of a MaxText checkpoint")
     assert hf_folders.snapshot(parent) == before
 
 
@@ -128,6 +138,10 @@ def test_sources_that_are_none(folder: Path, maxtext: Path, tmp_path: Path, run:
     shutil.copytree(maxtext, several)
     shutil.copytree(maxtext / "0", several / "10")
     assert_refused(run("to-hf", several, out), "0, 10")
+    assert_refused(run("to-hf", tmp_path / ("x" * 300), out), "too long")
+    odd = tmp_path / "a\\b"
+    shutil.copytree(maxtext, odd)
+    assert_refused(run("to-hf", odd, out), "in the path of a MaxText checkpoint")
     assert not out.exists()
 
 
@@ -143,6 +157,9 @@ def test_options_that_are_none(folder: Path, tmp_path: Path, run: Run) -> None:
     assert_refused(run("plan", folder, "--config", tmp_path / "bad.yml"), "bad.yml")
     (tmp_path / "few.yml").write_text("vocab_size: 3\n", encoding="utf-8")
     assert_refused(run("plan", folder, "--config", tmp_path / "few.yml"))
+    for report in (tmp_path, tmp_path / "no" / "report.json"):
+        result = run("compare-shapes", tmp_path, folder, "--report-json", report)
+        assert_refused(result, str(report), "cannot be written")
     assert not (tmp_path / "out").exists()
 
 
@@ -231,9 +248,17 @@ def test_faults_of_a_maxtext_checkpoint(name: str, maxtext: Path, tmp_path: Path
     assert hf_folders.snapshot(tmp_path) == before
 
 
-def test_what_succeeds_says_so(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_what_succeeds_says_so(
+    folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     status, out, err = run("to-maxtext", folder, tmp_path / "mt", "--scan-layers", "true")
     assert (status, err) == (0, "")
+    # Names with blanks and signs, from elsewhere, with a slash at the end.
+    place = tmp_path / "a b" / "ü #{'%20"
+    monkeypatch.chdir(tmp_path)
+    result = run("to-maxtext", "hf/", f"a b/{place.name}/", "--scan-layers", "false")
+    assert result[0] == 0
+    assert run("compare-values", f"{place}/", "./hf")[0] == 0
     assert "peak memory" in out
     assert str(tmp_path / "mt" / "0" / "items") in out
     status, out, _ = run("to-hf", tmp_path / "mt", tmp_path / "hf2", "--group-size", "50K")

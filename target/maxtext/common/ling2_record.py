@@ -28,22 +28,32 @@ METADATA_KEY = "ling2"
 MAXTEXT = "MaxText"
 
 
-def custom_metadata(gla_slope_index: str, mla_tail_rule: str, scan_layers: bool, written_by: str) -> dict[str, Any]:
+def custom_metadata(
+    gla_slope_index: str, mla_tail_rule: str, scan_layers: bool, param_scan_axis: int, written_by: str
+) -> dict[str, Any]:
   """Returns the custom metadata of a checkpoint.
 
   Args:
     gla_slope_index: the convention that the weights were trained with.
     mla_tail_rule: the rule that says which layers of the tail are MLA.
     scan_layers: whether layers are stacked.
+    param_scan_axis: the axis that they are stacked on.
     written_by: name and version of the tool.
   """
-  record = {"gla_slope_index": gla_slope_index, "mla_tail_rule": mla_tail_rule, "written_by": written_by}
+  record = {
+      "gla_slope_index": gla_slope_index,
+      "mla_tail_rule": mla_tail_rule,
+      "param_scan_axis": param_scan_axis,
+      "written_by": written_by,
+  }
   return {"scan_layers": scan_layers, METADATA_KEY: record}
 
 
 def of_config(config: Any) -> dict[str, Any]:
   """Returns the custom metadata of what MaxText saves under a config."""
-  return custom_metadata(config.gla_slope_index, config.mla_tail_rule, config.scan_layers, MAXTEXT)
+  return custom_metadata(
+      config.gla_slope_index, config.mla_tail_rule, config.scan_layers, config.param_scan_axis, MAXTEXT
+  )
 
 
 def check(metadata: Mapping[str, Any], config: Any, path: str) -> None:
@@ -65,6 +75,7 @@ def check(metadata: Mapping[str, Any], config: Any, path: str) -> None:
       ("gla_slope_index", record.get("gla_slope_index")),
       ("mla_tail_rule", record.get("mla_tail_rule")),
       ("scan_layers", metadata.get("scan_layers")),
+      ("param_scan_axis", record.get("param_scan_axis") if config.scan_layers else None),
   ):
     wanted = getattr(config, name)
     if recorded is None or recorded == wanted:

@@ -66,6 +66,7 @@ class ShapeReport:
     missing_in_orbax: parameters of the model that the MaxText checkpoint does not have.
     unmatched_hf: HF tensors that belong to no parameter.
     duplicates: HF tensors that several files have.
+    copies: HF tensors that repeat others, as pairs with the arrays of those.
   """
 
   scan_layers: bool
@@ -76,6 +77,7 @@ class ShapeReport:
   missing_in_orbax: list[str]
   unmatched_hf: list[str]
   duplicates: list[str]
+  copies: list[Pair]
 
   @property
   def mismatches(self) -> list[Pair]:
@@ -168,6 +170,7 @@ def _open(
 def _compare_shapes(left: orbax_files.MaxTextCheckpoint, right: hf_files.HfCheckpoint) -> ShapeReport:
   scan_layers = any(leaf.path[:2] == ("decoder", "layers") for leaf in left.leaves)
   dims = plans.dims_of(right)
+  dims = dataclasses.replace(dims, param_scan_axis=orbax_files.scan_axis(left, dims, scan_layers))
   by_path = {parameter.path: parameter for parameter in ling2_params.parameters(dims, scan_layers)}
   pairs, missing_mapping, missing_in_hf = [], [], {}
   taken: set[ling2_params.Path] = set()
@@ -189,8 +192,16 @@ def _compare_shapes(left: orbax_files.MaxTextCheckpoint, right: hf_files.HfCheck
     pairs.append(Pair(leaf, parameter, agree))
   absent = [parameter for path, parameter in by_path.items() if path not in taken]
   known = {name for parameter in by_path.values() for name in parameter.hf_names()}
-  if dims.tied_embeddings:
-    known.add(plans.HEAD)
+  copies, differing = [], set()
+  by_name = {next(iter(pair.parameter.hf_names())): pair for pair in pairs}
+  for name, other in plans.copies(dims).items():
+    if name in right.tensors and other in by_name:
+      pair = by_name[other]
+      if pair.shapes_agree and right.tensors[name].shape == pair.parameter.hf_shape:
+        copies.append(dataclasses.replace(pair, parameter=dataclasses.replace(pair.parameter, sources=name)))
+      else:
+        differing.add(name)
+    known.add(name)
   return ShapeReport(
       scan_layers,
       pairs,
@@ -198,8 +209,9 @@ def _compare_shapes(left: orbax_files.MaxTextCheckpoint, right: hf_files.HfCheck
       sorted(missing_mapping),
       missing_in_hf,
       sorted(orbax_files.array_name(parameter) for parameter in absent),
-      sorted(set(right.tensors) - known),
+      sorted((set(right.tensors) - known) | differing),
       sorted(right.duplicates),
+      copies,
   )
 
 
@@ -358,7 +370,7 @@ def compare_values(
   """
   left, right = _open(orbax, hf, expected)
   shapes = _compare_shapes(left, right)
-  pairs = [pair for pair in shapes.pairs if pair.shapes_agree]
+  pairs = [pair for pair in shapes.pairs if pair.shapes_agree] + shapes.copies
   sizes = [math.prod(pair.leaf.shape) * np.dtype(pair.leaf.dtype).itemsize for pair in pairs]
   progress = work.Progress(sum(sizes), report)
   budget = work.MemoryBudget(max(sizes, default=0) + _MEMORY_BYTES)
@@ -406,7 +418,8 @@ def _difference(
         _add(result, sums, mine.view(leaf.dtype) if mine.flags.c_contiguous else _typed(mine, leaf.dtype), theirs.view(tensor.dtype))
   if result.differing:
     norm = math.sqrt(sums[1]) * math.sqrt(sums[2])
-    result.cosine = float(min(1.0, sums[0] / norm)) if norm > 0 else float(sums[1] == sums[2])
+    # Where a side is not finite, or one alone is zero, there is no angle.
+    result.cosine = float(min(1.0, sums[0] / norm)) if 0 < norm < math.inf else float(sums[1] == sums[2] == 0)
   return result
 
 
@@ -417,13 +430,15 @@ def _typed(array: np.ndarray, dtype: str) -> np.ndarray:
 
 def _add(result: Difference, sums: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> None:
   """Takes elements of both sides into account."""
-  wide = max(ours.dtype, theirs.dtype, key=lambda dtype: (dtype.itemsize, dtype.name == "float16"))
-  a, b = ours.astype(wide), theirs.astype(wide)
-  bits = hf_files.MOVED_AS[wide.name]
-  differing = a.view(bits) != b.view(bits)
-  count = int(np.count_nonzero(differing))
-  left, right = a.astype(np.float64), b.astype(np.float64)
+  wide = max(ours.dtype, theirs.dtype, key=lambda dtype: dtype.itemsize)
+  if ours.dtype != theirs.dtype and wide.itemsize == 2:  # neither float16 nor bfloat16 holds the other
+    wide = np.dtype(np.float32)
   with np.errstate(invalid="ignore", over="ignore"):
+    a, b = ours.astype(wide), theirs.astype(wide)
+    bits = hf_files.MOVED_AS[wide.name]
+    differing = a.view(bits) != b.view(bits)
+    count = int(np.count_nonzero(differing))
+    left, right = a.astype(np.float64), b.astype(np.float64)
     sums += (np.vdot(left, right), np.vdot(left, left), np.vdot(right, right))
   if not count:
     return
@@ -436,7 +451,8 @@ def _add(result: Difference, sums: np.ndarray, ours: np.ndarray, theirs: np.ndar
   narrow = min(ours.dtype, theirs.dtype, key=lambda dtype: (dtype.itemsize, dtype.name == "float16"))
   if result.max_ulp is not None:
     if np.isfinite(left).all() and np.isfinite(right).all():
-      steps = np.abs(_steps(left.astype(narrow)) - _steps(right.astype(narrow)))
+      with np.errstate(over="ignore"):
+        steps = np.abs(_steps(left.astype(narrow)) - _steps(right.astype(narrow)))
       result.max_ulp = max(result.max_ulp, int(steps.max()))
     else:
       result.max_ulp = None

@@ -190,8 +190,11 @@ def to_maxtext(
   """
   plan.require_complete()
   work.check_out(out, plan.checkpoint.directory)
+  orbax_files.check_path(out.absolute())
   plans.check_redundant(plan)
-  record = ling2_record.custom_metadata(slope_index, plan.mla_tail_rule, plan.scan_layers, written_by)
+  record = ling2_record.custom_metadata(
+      slope_index, plan.dims.pattern.mla_tail_rule, plan.scan_layers, plan.dims.param_scan_axis, written_by
+  )
   record[ling2_record.METADATA_KEY][HF_CONFIG] = plan.checkpoint.config_text
   job = {"conversion": "to-maxtext", "source": plan.checkpoint.digest}
   return _write_maxtext(plan.parameters, HfSource(plan), record, out, job, settings)
@@ -360,7 +363,7 @@ def open_maxtext(path: pathlib.Path, config: pathlib.Path | None = None) -> MaxT
   record = checkpoint.custom_metadata.get(ling2_record.METADATA_KEY) or {}
   if config is not None:
     values, text = hf_files.read_config(config)
-  elif HF_CONFIG in record:
+  elif isinstance(record.get(HF_CONFIG), str):
     text = record[HF_CONFIG]
     values = hf_files.parse_config(checkpoint.items.parent / orbax_files.STEP_METADATA, text)
   else:
@@ -398,7 +401,9 @@ def _dims(
   for rule in rules:
     dims = dataclasses.replace(ling2_params.ModelDims.from_hf_config(config, None, rule), routed_bias=has_bias)
     for width in _shared_widths(config, dims):
-      candidates.append(dataclasses.replace(dims, shared_mlp_dim=width))
+      dims = dataclasses.replace(dims, shared_mlp_dim=width)
+      axis = orbax_files.scan_axis(checkpoint, dims, scan_layers)
+      candidates.append(dataclasses.replace(dims, param_scan_axis=axis))
   for dims in candidates:
     known = {parameter.path: parameter for parameter in ling2_params.parameters(dims, scan_layers)}
     leaves = {ling2_params.rename_legacy(leaf.path, dims, scan_layers): leaf for leaf in checkpoint.leaves}
@@ -425,7 +430,7 @@ def to_hf(model: MaxTextModel, out: pathlib.Path, settings: Settings = Settings(
   Raises:
     CheckpointError: it cannot be read or written; nothing is left behind then.
   """
-  work.check_out(out, model.checkpoint.items)
+  work.check_out(out, model.checkpoint.root)
   source = MaxTextSource(model.checkpoint, model.leaves, model.parameters)
   dtypes = {parameter.key: source.dtype(parameter) for parameter in model.parameters}
   itemsizes = {key: np.dtype(dtype).itemsize for key, dtype in dtypes.items()}
@@ -512,7 +517,12 @@ def _write_tensors(descriptor: int, piece: Piece, values: np.ndarray, offsets: M
 
 
 def restack(
-    model: MaxTextModel, out: pathlib.Path, scan_layers: bool, written_by: str, settings: Settings = Settings()
+    model: MaxTextModel,
+    out: pathlib.Path,
+    scan_layers: bool,
+    written_by: str,
+    settings: Settings = Settings(),
+    param_scan_axis: int = 1,
 ) -> Converted:
   """Converts a MaxText checkpoint to one with layers stacked, or not, and with today's names.
 
@@ -522,18 +532,23 @@ def restack(
     scan_layers: whether to stack layers.
     written_by: name and version of the tool, for the record.
     settings: how to run.
+    param_scan_axis: axis to stack layers on; MaxText's option of that name.
 
   Raises:
     CheckpointError: it cannot be read or written; nothing is left behind then.
   """
-  work.check_out(out, model.checkpoint.items)
-  parameters = ling2_params.parameters(model.dims, scan_layers)
+  work.check_out(out, model.checkpoint.root)
+  orbax_files.check_path(out.absolute())
+  parameters = ling2_params.parameters(dataclasses.replace(model.dims, param_scan_axis=param_scan_axis), scan_layers)
   source = MaxTextSource(model.checkpoint, model.leaves, model.parameters)
   _require_same_dtypes(parameters, model, source)
   held = dict(model.checkpoint.custom_metadata.get(ling2_record.METADATA_KEY) or {})
   record = dict(model.checkpoint.custom_metadata) | {"scan_layers": scan_layers}
   record[ling2_record.METADATA_KEY] = held | {
-      "mla_tail_rule": model.dims.pattern.mla_tail_rule, "written_by": written_by, HF_CONFIG: model.config_text
+      "mla_tail_rule": model.dims.pattern.mla_tail_rule,
+      "param_scan_axis": param_scan_axis,
+      "written_by": written_by,
+      HF_CONFIG: model.config_text,
   }
   job = {"conversion": "restack", "source": model.checkpoint.digest}
   return _write_maxtext(parameters, source, record, out, job, settings)

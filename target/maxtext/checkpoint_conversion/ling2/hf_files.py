@@ -38,12 +38,9 @@ MODEL_TYPES = ("bailing_hybrid", "bailing_moe_v2_5")
 # As in the safetensors library.
 MAX_HEADER_BYTES = 100_000_000
 
-# Bytes of an element. Only those in `WEIGHT_DTYPES` are weights of Ling2.
-_ELEMENT_BYTES = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
-    "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8, "C64": 8,
-}  # fmt: skip
-# safetensors' names of dtypes, and numpy's.
+# Bytes of an element.
+_ELEMENT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+# safetensors' names of the dtypes of weights, and numpy's.
 WEIGHT_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 SAFETENSORS_DTYPES = {name: code for code, name in WEIGHT_DTYPES.items()}
 # Elements are moved, not computed with, as unsigned integers of their size.
@@ -81,7 +78,7 @@ class HfCheckpoint:
     config_text: the same, as it is written.
     tensors: by name; of one that several files have, the first.
     duplicates: name → the files, for those that several have.
-    unlisted: safetensors files of the folder that the index does not name; nothing is read from them.
+    unlisted: safetensors files with tensors that the index does not name; nothing is read from them.
     states: file → size and time of change, for `read`.
     digest: of all headers, sizes, times of change and the config.
   """
@@ -136,18 +133,17 @@ def open_checkpoint(directory: pathlib.Path) -> HfCheckpoint:
   Raises:
     CheckpointError: what is missing, unreadable or contradicts itself.
   """
-  if not directory.is_dir():
-    raise CheckpointError(f"{directory}: {'is no folder' if directory.exists() else 'there is no such folder'}.")
-  directory = directory.resolve()
+  directory = existing_folder(directory)
   config, config_text = read_config(directory)
   index = _read_index(directory)
   digest = hashlib.sha256(config_text.encode())
-  files = sorted(path for path in directory.iterdir() if path.name.endswith(SUFFIX))
+  # Hidden files are those of file managers and other systems.
+  files = sorted(path for path in directory.iterdir() if path.name.endswith(SUFFIX) and not path.name.startswith("."))
   unlisted: list[pathlib.Path] = []
   if index is not None:
     digest.update(json.dumps(index, sort_keys=True).encode())
     listed = {directory / name for name in index.values()}
-    unlisted = [path for path in files if path not in listed]
+    unlisted = [path for path in files if path not in listed and not _is_empty(path)]
     files = sorted(listed)
   elif not files:
     raise CheckpointError(f"{directory}: has neither {INDEX} nor any {SUFFIX} file.")
@@ -167,6 +163,25 @@ def open_checkpoint(directory: pathlib.Path) -> HfCheckpoint:
       if name not in tensors or (tensors[name].file.name != file_name and name not in duplicates):
         raise CheckpointError(f"{directory / INDEX}: says that {file_name} has {name}, which it does not.")
   return HfCheckpoint(directory, config, config_text, tensors, duplicates, unlisted, states, digest.hexdigest())
+
+
+def existing_folder(path: pathlib.Path) -> pathlib.Path:
+  """Returns the absolute path of a folder; raises CheckpointError if it is none, or not there."""
+  try:
+    if path.is_dir():
+      return path.resolve()
+    reason = "is no folder" if path.exists() else "there is no such folder"
+  except OSError as error:
+    reason = str(error.strerror)
+  raise CheckpointError(f"{path}: {reason}.")
+
+
+def _is_empty(file: pathlib.Path) -> bool:
+  """Whether a file is known to hold no tensor, so that an index cannot name it."""
+  try:
+    return not read_header(file)[2]
+  except CheckpointError:
+    return False
 
 
 def read_config(path: pathlib.Path) -> tuple[dict[str, Any], str]:
@@ -196,7 +211,7 @@ def parse_config(path: pathlib.Path, text: str) -> dict[str, Any]:
 
 def _read_text(path: pathlib.Path) -> str:
   try:
-    return path.read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8-sig")
   except FileNotFoundError:
     raise CheckpointError(f"{path}: there is no such file.") from None
   except OSError as error:
@@ -293,9 +308,7 @@ def _tensor(file: pathlib.Path, name: str, entry: Any, data_start: int, file_siz
   if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
     raise CheckpointError(f"{file}: {name} lacks dtype, shape or data_offsets in the header.")
   code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-  if not isinstance(code, str) or code not in _ELEMENT_BYTES:
-    raise CheckpointError(f"{file}: {name} has dtype {code!r}, which is none of safetensors.")
-  if code not in WEIGHT_DTYPES:
+  if not isinstance(code, str) or code not in WEIGHT_DTYPES:
     raise CheckpointError(f"{file}: {name} has dtype {code}; weights are {', '.join(WEIGHT_DTYPES)}.")
   if not isinstance(shape, list) or not all(_is_count(size) for size in shape):
     raise CheckpointError(f"{file}: {name} has shape {shape!r}, which is no list of sizes.")

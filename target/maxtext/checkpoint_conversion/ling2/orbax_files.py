@@ -36,6 +36,7 @@ from maxtext.checkpoint_conversion.ling2 import pieces
 from maxtext.checkpoint_conversion.ling2.errors import CheckpointError
 from maxtext.checkpoint_conversion.utils import ling2_params
 from maxtext.checkpoint_conversion.utils.ling2_params import Parameter
+from maxtext.common import ling2_record
 import ml_dtypes  # pylint: disable=unused-import  # numpy knows bfloat16 by it
 import numpy as np
 from orbax.checkpoint._src.metadata import checkpoint as checkpoint_metadata
@@ -49,6 +50,14 @@ from orbax.checkpoint._src.serialization import types
 import tensorstore as ts
 
 ITEMS = "items"
+# What else runs call the item of a step that has the weights: Orbax's own default, and emergency checkpoints.
+_ITEM_NAMES = (ITEMS, "default", "state")
+# The trees of parameters of a model.
+_TREES = ("token_embedder", "decoder", "mtp_block")
+# Last keys of parameters.
+_PARAMETER_NAMES = ("kernel", "scale", "embedding", "bias", "wi_0", "wi_1", "wo")
+# What TensorStore's paths, or the search for the databases that Orbax merges, take for something else.
+_UNREADABLE, _UNWRITABLE = "\\", "\\*?[]"
 METADATA = "_METADATA"
 STEP_METADATA = "_CHECKPOINT_METADATA"
 _ITEMS_HANDLER = "orbax.checkpoint.experimental.v1._src.handlers.pytree_handler.PyTreeHandler"
@@ -95,6 +104,7 @@ class MaxTextCheckpoint:
   Attributes:
     items: the folder with the arrays.
     leaves: the arrays of weights.
+    root: the folder that nothing is to be written into: the step, or what was named if that holds it.
     other_leaves: how many leaves are none: the state of an optimizer, the step, random keys.
     custom_metadata: what was recorded when it was written.
     digest: of its metadata, and of names, sizes and times of change of its files.
@@ -110,6 +120,10 @@ class MaxTextCheckpoint:
       CheckpointError: it is none, or cannot be read.
     """
     self.items = find_items(path)
+    check_path(self.items, _UNREADABLE)
+    step = self.items.parent if self.items.name in _ITEM_NAMES else self.items
+    named = path.resolve()
+    self.root = named if named in step.parents else step
     tree = _read_json(self.items / METADATA)
     self.custom_metadata = _custom_metadata(self.items)
     self._zarr3 = bool(tree.get("use_zarr3"))
@@ -174,26 +188,40 @@ def _line(error: Exception) -> str:
   return re.sub(r" \[\w+='.*", "", text).rsplit(": ", maxsplit=1)[-1][:300]
 
 
+def check_path(path: pathlib.Path, refused: str = _UNWRITABLE) -> None:
+  """Raises CheckpointError if TensorStore or Orbax could not find what is at a path."""
+  text = str(path)
+  found = [character for character in text if character in refused or "\ud800" <= character <= "\udfff"]
+  if found:
+    raise CheckpointError(f"{path}: TensorStore and Orbax cannot have {found[0]!r} in the path of a MaxText checkpoint.")
+
+
 def find_items(path: pathlib.Path) -> pathlib.Path:
   """Returns the folder of the arrays, given it, the folder of a step, or one that holds a single step.
 
   Raises:
     CheckpointError: there is none, or more than one.
   """
-  if not path.is_dir():
-    raise CheckpointError(f"{path}: {'is no folder' if path.exists() else 'there is no such folder'}.")
-  path = path.resolve()
+  path = hf_files.existing_folder(path)
   if (path / METADATA).is_file():
     return path
-  if (path / ITEMS / METADATA).is_file():
-    return path / ITEMS
-  steps = [step for step in path.iterdir() if step.name.isdigit() and (step / ITEMS / METADATA).is_file()]
+  if items := _items_of(path):
+    return items
+  steps = {
+      int(number[1]): items
+      for step in path.iterdir()
+      if (number := re.fullmatch(r"(?:.*_)?(\d+)", step.name, re.ASCII)) and (items := _items_of(step))
+  }
   if not steps:
     raise CheckpointError(f"{path}: no MaxText checkpoint ({METADATA} is neither in it nor in {ITEMS} or <step>/{ITEMS}).")
   if len(steps) > 1:
-    names = ", ".join(sorted((step.name for step in steps), key=int))
+    names = ", ".join(steps[number].parent.name for number in sorted(steps))
     raise CheckpointError(f"{path}: has several steps ({names}); name one of them.")
-  return steps[0] / ITEMS
+  return next(iter(steps.values()))
+
+
+def _items_of(step: pathlib.Path) -> pathlib.Path | None:
+  return next((step / name for name in _ITEM_NAMES if (step / name / METADATA).is_file()), None)
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -209,11 +237,14 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _custom_metadata(items: pathlib.Path) -> dict[str, Any]:
-  """What was recorded of the checkpoint; nothing if its folder is not that of a step."""
-  path = items.parent / STEP_METADATA
-  if items.name != ITEMS or not path.is_file():
-    return {}
-  return _read_json(path).get("custom_metadata") or {}
+  """What was recorded of the checkpoint, by its step or, where there is none, in its own folder."""
+  for path in (items.parent / STEP_METADATA, items / STEP_METADATA):
+    if path.is_file() and (path.parent == items or items.name in _ITEM_NAMES):
+      found = _read_json(path).get("custom_metadata") or {}
+      if not isinstance(found, dict) or not isinstance(found.get(ling2_record.METADATA_KEY) or {}, dict):
+        raise CheckpointError(f"{path}: its custom_metadata is not as MaxText and this tool write it.")
+      return found
+  return {}
 
 
 def _leaf_keys(items: pathlib.Path, tree: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
@@ -232,13 +263,34 @@ def _leaf_keys(items: pathlib.Path, tree: Mapping[str, Any]) -> Iterable[tuple[s
 def _weight(keys: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
   """Returns collection and path of a leaf, or None if it is no weight.
 
-  A training run keeps variables that are no parameters, such as the routing bias, below `nnx_aux`.
+  Weights are in a collection below `params`. A training run keeps variables that are no parameters, such as the routing
+  bias, below `nnx_aux`; and what is saved for decoding may have neither, and `value` below each variable's name.
   """
-  if keys[0] == "params" and len(keys) > 2:
-    return keys[1], keys[2:]
-  if keys[:2] == ("nnx_aux", "model") and keys[-2:] == ("gate", "bias"):
-    return ling2_params.ROUTING_BIAS, keys[2:]
-  return None
+  if keys[-1] == "value":
+    keys = keys[:-1]
+  at = next((i for i, key in enumerate(keys) if key in _TREES), None)
+  where = keys[:at]
+  if where[:1] == ("params",) and len(keys) > 2:
+    return (keys[1], keys[2:]) if at != 1 else (ling2_params.PARAMS, keys[1:])
+  if at is None or where not in ((), ("model",), ("nnx_aux", "model")) or keys[-1] not in _PARAMETER_NAMES:
+    return None
+  is_bias = keys[-2:] == ("gate", "bias")
+  if where[:1] == ("nnx_aux",) and not is_bias:
+    return None
+  return (ling2_params.ROUTING_BIAS if is_bias else ling2_params.PARAMS), keys[at:]
+
+
+def scan_axis(checkpoint: MaxTextCheckpoint, dims: ling2_params.ModelDims, scan_layers: bool) -> int:
+  """Returns the axis that a checkpoint's layers are stacked on (`param_scan_axis` of its run): recorded, or by its shapes."""
+  if not scan_layers:
+    return dims.param_scan_axis
+  recorded = (checkpoint.custom_metadata.get(ling2_record.METADATA_KEY) or {}).get("param_scan_axis")
+  for axis in (recorded,) if recorded in (0, 1) else (1, 0):
+    known = {p.path: p for p in ling2_params.parameters(dataclasses.replace(dims, param_scan_axis=axis), scan_layers)}
+    leaves = [(leaf, known.get(ling2_params.rename_legacy(leaf.path, dims, scan_layers))) for leaf in checkpoint.leaves]
+    if all(leaf.holds(parameter) for leaf, parameter in leaves if parameter):
+      return axis
+  return dims.param_scan_axis
 
 
 def _digest(items: pathlib.Path) -> str:
@@ -248,7 +300,7 @@ def _digest(items: pathlib.Path) -> str:
     folders.sort()
     for name in sorted(files):
       stat = os.stat(os.path.join(folder, name))
-      digest.update(f"{os.path.relpath(folder, items)}/{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+      digest.update(f"{os.path.relpath(folder, items)}/{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode(errors="replace"))
   for path in (items / METADATA, items / "manifest.ocdbt", items.parent / STEP_METADATA):
     if path.is_file():
       digest.update(path.read_bytes())

@@ -27,6 +27,8 @@ import numpy as np
 
 EMBEDDING = "model.word_embeddings.weight"
 HEAD = "lm_head.weight"
+# What an MTP layer shares with the decoder, by the names that it may be repeated under.
+_MTP_COPIES = {"word_embeddings": EMBEDDING, "embed_tokens": EMBEDDING, "lm_head": HEAD, "shared_head.head": HEAD}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +49,8 @@ class Problem:
   """Something that keeps the tensors and the parameters from being one to one.
 
   Attributes:
-    kind: "missing", "extra", "duplicate", "shape", "dtype" or "unlisted".
-    name: of the tensor, or of the file.
+    kind: "config", "missing", "extra", "duplicate", "shape", "dtype" or "unlisted".
+    name: of the key of config.json, of the tensor, or of the file.
     reason: what is wrong with it.
   """
 
@@ -63,18 +65,18 @@ class Plan:
 
   Attributes:
     checkpoint: the HF checkpoint.
+    dims: the model.
     parameters: those of the MaxText checkpoint.
     scan_layers: whether its layers are stacked.
-    mla_tail_rule: which layers of the tail are MLA.
     rows: every tensor that has a place.
     problems: what is not accounted for.
     redundant: tensors that repeat another one, and which; they are compared with it when converting, and not converted.
   """
 
   checkpoint: hf_files.HfCheckpoint
+  dims: ling2_params.ModelDims
   parameters: list[Parameter]
   scan_layers: bool
-  mla_tail_rule: str
   rows: list[Row]
   problems: list[Problem]
   redundant: dict[str, str]
@@ -83,6 +85,11 @@ class Plan:
   def total_bytes(self) -> int:
     """Bytes of all tensors that have a place."""
     return sum(row.tensor.nbytes for row in self.rows)
+
+  @property
+  def slope_index(self) -> str:
+    """The slope convention that config.json states; without one, that of most implementations."""
+    return ling2_params.slope_index_of(self.checkpoint.config) or "zero_based"
 
   def dtypes(self) -> dict[str, str]:
     """Returns the dtype of each parameter, by key."""
@@ -111,7 +118,9 @@ def dims_of(
   """
   try:
     if options is not None:
-      return ling2_params.ModelDims.from_maxtext_config(options)
+      given = {} if mla_tail_rule is None else {"mla_tail_rule": mla_tail_rule}
+      return ling2_params.ModelDims.from_maxtext_config({**options, **given})
+    ling2_params.refuse_more_than_there_is(checkpoint.config, len(checkpoint.tensors))
     return ling2_params.ModelDims.from_hf_config(checkpoint.config, checkpoint.shapes, mla_tail_rule)
   except ValueError as error:
     where = "the MaxText options" if options is not None else checkpoint.directory / hf_files.CONFIG
@@ -123,6 +132,7 @@ def plan(
     scan_layers: bool,
     options: Mapping[str, Any] | None = None,
     mla_tail_rule: str | None = None,
+    param_scan_axis: int | None = None,
 ) -> Plan:
   """Works out a conversion from HF's format to MaxText's.
 
@@ -131,6 +141,7 @@ def plan(
     scan_layers: whether to stack layers.
     options: see `dims_of`.
     mla_tail_rule: see `dims_of`.
+    param_scan_axis: axis to stack layers on; None for that of the options, or 1.
 
   Raises:
     CheckpointError: the headers or the config cannot be made sense of; what is missing, extra, double or of the wrong shape
@@ -138,9 +149,11 @@ def plan(
   """
   checkpoint = hf_files.open_checkpoint(directory)
   dims = dims_of(checkpoint, options, mla_tail_rule)
+  if param_scan_axis is not None:
+    dims = dataclasses.replace(dims, param_scan_axis=param_scan_axis)
   parameters = ling2_params.parameters(dims, scan_layers)
   rows: list[Row] = []
-  problems: list[Problem] = []
+  problems = _layers_that_differ(dims, checkpoint.tensors)
   left = dict(checkpoint.tensors)
   for parameter in parameters:
     held = []
@@ -157,19 +170,48 @@ def plan(
       problems.append(_mixed(held, parameter))
     rows += held
   redundant = {}
-  if dims.tied_embeddings and HEAD in left:
-    head, embedding = left.pop(HEAD), checkpoint.tensors.get(EMBEDDING)
-    if embedding is not None and (embedding.shape, embedding.dtype) == (head.shape, head.dtype):
-      redundant[HEAD] = EMBEDDING
+  for name, other in copies(dims).items():
+    if (copy := left.pop(name, None)) is None:
+      continue
+    original = checkpoint.tensors.get(other)
+    if original is not None and (original.shape, original.dtype) == (copy.shape, copy.dtype):
+      redundant[name] = other
     else:
-      problems.append(Problem("extra", HEAD, f"differs from {EMBEDDING}, and tie_word_embeddings is true"))
+      problems.append(Problem("extra", name, f"differs from {other}, and MaxText has one tensor for both"))
   problems += [Problem("extra", name, "belongs to no parameter") for name in sorted(left)]
   for name, files in sorted(checkpoint.duplicates.items()):
     problems.append(Problem("duplicate", name, f"is in {' and in '.join(file.name for file in files)}"))
   problems += [
       Problem("unlisted", path.name, f"is not named by {hf_files.INDEX}; move it away or list it") for path in checkpoint.unlisted
   ]
-  return Plan(checkpoint, parameters, scan_layers, dims.pattern.mla_tail_rule, rows, problems, redundant)
+  return Plan(checkpoint, dims, parameters, scan_layers, rows, problems, redundant)
+
+
+def copies(dims: ling2_params.ModelDims) -> dict[str, str]:
+  """Returns the names of tensors that an HF checkpoint may have beside those of the model, and what they repeat.
+
+  These are the head of a model whose head is its embedding, and the embedding and head that each MTP layer shares with
+  the decoder.
+  """
+  head = EMBEDDING if dims.tied_embeddings else HEAD
+  result = {HEAD: EMBEDDING} if dims.tied_embeddings else {}
+  for layer in range(dims.pattern.num_decoder_layers, dims.pattern.num_decoder_layers + dims.mtp_num_layers):
+    for name, other in _MTP_COPIES.items():
+      result[f"model.layers.{layer}.{name}.weight"] = head if other == HEAD else other
+  return result
+
+
+def _layers_that_differ(dims: ling2_params.ModelDims, names: Iterable[str]) -> list[Problem]:
+  """Returns a problem if there are tensors of more layers than the config has, or of fewer, or of none."""
+  layers = {int(found[1]) for name in names if (found := re.match(r"model\.layers\.(\d{1,9})\.", name))}
+  if not layers:
+    one = min(names, default="none at all")
+    return [Problem("config", "model.layers", f"begins the name of no tensor; there is {one}")]
+  decoder, mtp, last = dims.pattern.num_decoder_layers, dims.mtp_num_layers, max(layers)
+  if last + 1 == decoder + mtp:
+    return []
+  counts = f"is {decoder} and num_nextn_predict_layers {mtp}"
+  return [Problem("config", "num_hidden_layers", f"{counts}, and the tensors are of layers 0 to {last}")]
 
 
 def _mixed(rows: list[Row], parameter: Parameter) -> Problem:
@@ -179,7 +221,7 @@ def _mixed(rows: list[Row], parameter: Parameter) -> Problem:
 
 
 def check_redundant(made: Plan) -> None:
-  """Raises CheckpointError if a tensor that should repeat another one has other bytes."""
+  """Raises CheckpointError if a tensor that repeats another one has other bytes."""
   for name, other in made.redundant.items():
     left, right = made.checkpoint.tensors[name], made.checkpoint.tensors[other]
     step = 64 << 20
@@ -188,7 +230,7 @@ def check_redundant(made: Plan) -> None:
       for tensor, block in zip((left, right), blocks):
         made.checkpoint.read(tensor, block, start)
       if not np.array_equal(*blocks):
-        raise CheckpointError(f"{left.file}: tie_word_embeddings is true, and {name} is not {other}.")
+        raise CheckpointError(f"{left.file}: {name} has other values than {other}, and MaxText has one tensor for both.")
 
 
 def to_json(made: Plan) -> dict[str, Any]:
@@ -196,7 +238,7 @@ def to_json(made: Plan) -> dict[str, Any]:
   return {
       "directory": str(made.checkpoint.directory),
       "scan_layers": made.scan_layers,
-      "mla_tail_rule": made.mla_tail_rule,
+      "mla_tail_rule": made.dims.pattern.mla_tail_rule,
       "complete": not made.problems,
       "tensors": len(made.rows),
       "parameters": len(made.parameters),

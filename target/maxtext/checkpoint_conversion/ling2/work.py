@@ -34,6 +34,8 @@ from maxtext.checkpoint_conversion.ling2.errors import CheckpointError
 
 JOB = "job.json"
 TREE = "tree"
+# Of a file or folder.
+_LONGEST_NAME = 255
 # What the metadata of a checkpoint takes beside its data.
 _MARGIN_BYTES = 64 << 20
 
@@ -120,8 +122,11 @@ class Shard:
 
 
 def check_out(out: pathlib.Path, source: pathlib.Path) -> None:
-  """Raises CheckpointError if the result cannot have its place: it exists, or is inside the source or around it."""
+  """Raises CheckpointError if the result cannot have its place: it is inside the source or around it, or has no folder."""
   place, held = _absolute(out), source.resolve()
+  longest = max(os.fsencode(folder_of(out).name), os.fsencode(place.name), key=len)
+  if len(longest) > _LONGEST_NAME:
+    raise CheckpointError(f"{out}: is {len(longest) - _LONGEST_NAME} bytes too long a name; choose another OUT.")
   if place == held or held in place.parents:
     raise CheckpointError(f"{out}: lies in {source}, which is never written to; choose another OUT.")
   if place in held.parents:
@@ -136,7 +141,8 @@ def check_out(out: pathlib.Path, source: pathlib.Path) -> None:
 
 
 def _absolute(out: pathlib.Path) -> pathlib.Path:
-  return out.parent.resolve() / out.name
+  # Without an error where links lead nowhere.
+  return pathlib.Path(os.path.realpath(out.parent)) / out.name
 
 
 def folder_of(out: pathlib.Path) -> pathlib.Path:
@@ -184,9 +190,11 @@ def run(
     with contextlib.ExitStack() as stack:
       _begin(folder, job, made)
       name = f"{shard.number}of{shard.count}" if shard else "all"
-      if not stack.enter_context(_locked(folder / f"lock-{name}")):
-        keep = True
-        raise CheckpointError(f"{out}: another process is at it.")
+      # Hosts that do parts are there together, one that does all is alone.
+      for lock, shared in (("lock-all", shard is not None), (f"lock-{name}", False))[: 2 if shard else 1]:
+        if not stack.enter_context(_locked(folder / lock, shared=shared)):
+          keep = True
+          raise CheckpointError(f"{out}: another process is at it.")
       for stale in folder.glob(f"part-{name}-*"):
         shutil.rmtree(stale)
       mine = [
@@ -201,16 +209,11 @@ def run(
       if make_progress:
         make_progress(progress)
       _do(folder, name, mine, workers, progress)
-      if not all((folder / TREE / group.place).exists() for group in groups):
-        return False
-      if not stack.enter_context(_locked(folder / "lock-finish")):
-        return False
-      if place.exists():  # another host was faster
-        return True
-      finish(folder / TREE)
-      sync_tree(folder / TREE, skip={folder / TREE / group.place for group in groups})
-      os.rename(folder / TREE, place)
-      sync(place.parent)
+      places = {folder / TREE / group.place for group in groups}
+      if not place.exists():
+        if not all(path.exists() for path in places):
+          return place.exists()  # another host may be there at once
+        _finish(place, folder, places, finish)
     _tidy_up(folder)
     return True
   except BaseException as error:
@@ -225,6 +228,23 @@ def run(
     raise
 
 
+def _finish(
+    place: pathlib.Path, folder: pathlib.Path, done: Container[pathlib.Path], finish: Callable[[pathlib.Path], None]
+) -> None:
+  """Completes the tree and gives it its name, unless another host does."""
+  try:
+    with _locked(folder / "lock-finish", wait=True):
+      if place.exists():
+        return
+      finish(folder / TREE)
+      sync_tree(folder / TREE, skip=done)
+      os.rename(folder / TREE, place)
+      sync(place.parent)
+  except FileNotFoundError:
+    if not place.exists():
+      raise
+
+
 def _is_done(place: pathlib.Path, folder: pathlib.Path, job: dict[str, str]) -> bool:
   """Whether an earlier run was stopped after the result got its name, and before it had tidied up; tidies up then."""
   if not place.exists() or not folder.exists() or (folder / TREE).exists():
@@ -236,12 +256,13 @@ def _is_done(place: pathlib.Path, folder: pathlib.Path, job: dict[str, str]) -> 
 
 
 def _tidy_up(folder: pathlib.Path) -> None:
-  """Removes the folder; what names the job goes last."""
-  for entry in folder.iterdir():
-    if entry.name != JOB:
-      shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
+  """Removes the folder; what names the job goes last. Another host may do the same, or still be on its way out."""
+  with contextlib.suppress(FileNotFoundError):
+    for entry in folder.iterdir():
+      if entry.name != JOB:
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
   (folder / JOB).unlink(missing_ok=True)
-  with contextlib.suppress(OSError):  # another host may still be on its way out
+  with contextlib.suppress(OSError):
     folder.rmdir()
 
 
@@ -279,11 +300,11 @@ class _OtherJobError(CheckpointError):
 
 
 @contextlib.contextmanager
-def _locked(path: pathlib.Path, wait: bool = False) -> Iterator[bool]:
+def _locked(path: pathlib.Path, wait: bool = False, shared: bool = False) -> Iterator[bool]:
   """Holds a lock, which the system takes back from a process that dies; yields whether it was free."""
   with open(path, "wb") as stream:
     try:
-      fcntl.flock(stream, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+      fcntl.flock(stream, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
       free = True
     except BlockingIOError:
       free = False
@@ -306,7 +327,13 @@ def _do(folder: pathlib.Path, name: str, groups: list[tuple[int, Group]], worker
     sync_tree(part)
     place = folder / TREE / group.place
     place.parent.mkdir(parents=True, exist_ok=True)
-    os.rename(part / place.name, place)
+    try:
+      os.rename(part / place.name, place)
+    except OSError:
+      if not place.exists():
+        raise
+      shutil.rmtree(part)  # a host with other parts, of which this is one too, was faster
+      return
     sync(place.parent)
     part.rmdir()
 

@@ -22,6 +22,7 @@ import dataclasses
 import functools
 import math
 import re
+import sys
 from typing import Any, Callable, Iterable, Iterator, Mapping, Union
 
 from maxtext.common import ling2_layers
@@ -182,11 +183,23 @@ _YAML_DEFAULTS: dict[str, Any] = {
     "routed_scaling_factor": 1.0,
 }
 
+# Types of the options that are not whole numbers.
+_OPTION_TYPES: dict[str, Any] = {
+    **{name: bool for name, value in _YAML_DEFAULTS.items() if isinstance(value, bool)},
+    **{name: str for name, value in _YAML_DEFAULTS.items() if isinstance(value, str)},
+    **{name: (int, float) for name, value in _YAML_DEFAULTS.items() if isinstance(value, float)},
+}
+_TYPE_NAMES: dict[Any, str] = {bool: "true or false", str: "a name", int: "a whole number", (int, float): "a number"}
+
 
 def _yaml_option(options: Mapping[str, Any], name: str) -> Any:
   for key in (name, f"base_{name}"):
     if key in options:
-      return options[key]
+      value = options[key]
+      wanted = _OPTION_TYPES.get(name, int)
+      if not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool):
+        raise ValueError(f"{key}: {_TYPE_NAMES[wanted]} is needed, the model's options have {value!r}.")
+      return value
   if name in _YAML_DEFAULTS:
     return _YAML_DEFAULTS[name]
   raise ValueError(f"{name}: the model's options do not have it (nor base_{name}).")
@@ -222,6 +235,18 @@ _HF_DEFAULTS: dict[str, Any] = {
     "linear_silu": False,
     "q_lora_rank": None,
 }
+# What configs of relatives call the same things: DeepSeek, transformers' own class of this model type, and MaxText forks.
+_HF_ALIASES: dict[str, tuple[str, ...]] = {
+    "num_experts": ("n_routed_experts",),
+    "num_shared_experts": ("n_shared_experts",),
+    "n_group": ("num_expert_group",),
+    "score_function": ("scoring_func",),
+    "linear_silu": ("use_linear_silu",),
+    "moe_shared_expert_intermediate_size": ("moe_shared_expert_dim",),
+    "num_nextn_predict_layers": ("mtp_num_layers",),
+}
+# Keys of the config or of this package that say what the model computes, beyond names and shapes of its weights.
+_SLOPE_INDICES = ("zero_based", "hf")
 
 
 class _HfConfig:
@@ -231,9 +256,17 @@ class _HfConfig:
     self._config = config
 
   def get(self, key: str) -> Any:
-    """Returns a value, or the published default if there is one."""
-    if key in self._config:
-      return self._config[key]
+    """Returns a value, under whichever of its names it has, or the published default if there is one."""
+    given = {name: self._config[name] for name in (key, *_HF_ALIASES.get(key, ())) if name in self._config}
+    said = {name: value for name, value in given.items() if value is not None}
+    if said:
+      (name, value), *others = said.items()
+      for other, differing in others:
+        if differing != value:
+          raise ValueError(f"{name}: is {value!r} in the HF config, and its other name {other} is {differing!r}.")
+      return value
+    if given:
+      return None
     if key in _HF_DEFAULTS:
       return _HF_DEFAULTS[key]
     raise ValueError(f"{key}: the HF config does not have it, and there is no safe default.")
@@ -250,21 +283,28 @@ class _HfConfig:
   def number(self, key: str) -> float:
     """Returns a positive number."""
     value = self.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    if not _is_number(value) or not value > 0:
       raise ValueError(f"{key}: a positive number is needed, the HF config has {value!r}.")
     return float(value)
 
   def flag(self, key: str) -> bool:
-    """Returns true or false."""
+    """Returns true or false; null is false where the published default is."""
     value = self.get(key)
+    if value is None and _HF_DEFAULTS.get(key) is False:
+      return False
     if not isinstance(value, bool):
       raise ValueError(f"{key}: true or false is needed, the HF config has {value!r}.")
     return value
 
 
+def _is_number(value: Any) -> bool:
+  """Whether a JSON value is a number, and none of NaN and the infinities, which Python reads too."""
+  return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
 def whole(key: str, value: Any, at_least: int) -> int:
   """Returns a value as a whole number; raises ValueError with one line if it is none or too small."""
-  if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+  if not _is_number(value) or value != int(value):
     raise ValueError(f"{key}: a whole number is needed, the HF config has {value!r}.")
   if value < at_least:
     raise ValueError(f"{key}: has to be at least {at_least}, the HF config has {value!r}.")
@@ -300,9 +340,10 @@ def maxtext_options(
   mtp_num_layers = hf.optional_integer("num_nextn_predict_layers")
   if mtp_num_layers and not has_experts:
     raise ValueError("num_nextn_predict_layers: MTP layers have experts, and num_experts is null.")
-  routed_bias = hf.flag("moe_router_enable_expert_bias")
   if shapes is not None:
     routed_bias = any(name.endswith(".mlp.gate.expert_bias") for name in shapes)
+  else:
+    routed_bias = hf.flag("moe_router_enable_expert_bias")
   options = {
       "vocab_size": hf.integer("vocab_size"),
       "base_emb_dim": emb_dim,
@@ -327,15 +368,15 @@ def maxtext_options(
       "mla_interleaved_rope": hf.flag("rope_interleave"),
       "mtp_num_layers": mtp_num_layers,
   }
-  if "gla_slope_index" in hf_config:
-    options["gla_slope_index"] = hf_config["gla_slope_index"]
+  if (slope_index := slope_index_of(hf_config)) is not None:
+    options["gla_slope_index"] = slope_index
   if options["logits_via_embedding"]:
     options["normalize_embedding_logits"] = False
   options |= _rope_options(hf_config, hf)
   if has_experts:
     shared_experts = hf.integer("num_shared_experts")
     options |= {
-        "num_experts": hf.integer("num_experts"),
+        "num_experts": hf.integer("num_experts", at_least=2),
         "num_experts_per_tok": hf.integer("num_experts_per_tok"),
         "base_moe_mlp_dim": hf.integer("moe_intermediate_size"),
         "moe_shared_expert_dim": _shared_expert_dim(hf, shared_experts, shapes),
@@ -349,6 +390,26 @@ def maxtext_options(
     if not routed_bias:
       options["routed_bias_update_rate"] = 0.0
   return options
+
+
+def slope_index_of(hf_config: Mapping[str, Any]) -> None | str:
+  """Returns the slope convention that an HF config states, None if it states none.
+
+  Raises:
+    ValueError: it states one that there is not.
+  """
+  stated = hf_config.get("gla_slope_index")
+  if stated is not None and stated not in _SLOPE_INDICES:
+    raise ValueError(f"gla_slope_index: one of {', '.join(_SLOPE_INDICES)} is needed, the HF config has {stated!r}.")
+  return stated
+
+
+def refuse_more_than_there_is(hf_config: Mapping[str, Any], num_tensors: int) -> None:
+  """Raises ValueError for a size that cannot be meant of so many tensors, before a parameter is made for each."""
+  hf = _HfConfig(hf_config)
+  for key in ("num_hidden_layers", "num_experts", "num_nextn_predict_layers"):
+    if (count := hf.optional_integer(key)) > num_tensors:
+      raise ValueError(f"{key}: is {count}, and the checkpoint has {num_tensors} tensors.")
 
 
 def _refuse_what_the_model_lacks(hf_config: Mapping[str, Any], hf: _HfConfig) -> None:
@@ -417,7 +478,7 @@ def _rope_options(hf_config: Mapping[str, Any], hf: _HfConfig) -> dict[str, Any]
       "max_position_embeddings": max_positions,
       "original_max_position_embeddings": max_positions,
   }
-  rope_type = scaling.get("rope_type", scaling.get("type", "default"))
+  rope_type = scaling.get("rope_type") or scaling.get("type") or "default"
   if rope_type == "default":
     return options
   if rope_type != "yarn":
@@ -430,17 +491,29 @@ def _yarn_options(scaling: Mapping[str, Any], max_positions: int) -> dict[str, A
 
   HF scales cosines and sines by one factor and the scores of MLA by another, which is made of `mscale_all_dim`.
   """
-  factor = whole("rope_scaling.factor", scaling.get("factor"), 1)
-  original = whole(
-      "rope_scaling.original_max_position_embeddings", scaling.get("original_max_position_embeddings") or max_positions, 1
-  )
+
+  def integer(name: str, default: Any = None) -> int:
+    value = scaling.get(name)
+    return whole(f"rope_scaling.{name}", default if value is None else value, 1)
+
+  def number(name: str) -> float:
+    value = scaling.get(name)
+    if value is not None and not (_is_number(value) and value >= 0):
+      raise ValueError(f"rope_scaling.{name}: a number is needed, the HF config has {value!r}.")
+    return float(value or 0.0)
+
+  factor = integer("factor")
+  original = integer("original_max_position_embeddings", max_positions)
 
   def magnitude(mscale: float) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0
 
-  mscale, mscale_all_dim = scaling.get("mscale"), scaling.get("mscale_all_dim")
-  attention_factor = scaling.get("attention_factor")
-  if attention_factor is None:
+  truncate = scaling.get("truncate", True)
+  if not isinstance(truncate, bool):
+    raise ValueError(f"rope_scaling.truncate: true or false is needed, the HF config has {truncate!r}.")
+  mscale, mscale_all_dim = number("mscale"), number("mscale_all_dim")
+  attention_factor = number("attention_factor")
+  if scaling.get("attention_factor") is None:
     attention_factor = magnitude(mscale) / magnitude(mscale_all_dim) if mscale and mscale_all_dim else magnitude(1.0)
   if not (math.isclose(attention_factor, 1.0) or math.isclose(attention_factor, magnitude(1.0))):
     raise ValueError(
@@ -453,10 +526,10 @@ def _yarn_options(scaling: Mapping[str, Any], max_positions: int) -> dict[str, A
       # A config may keep the length from before it was extended.
       "max_position_embeddings": max_positions if max_positions > original else factor * original,
       "original_max_position_embeddings": original,
-      "beta_fast": whole("rope_scaling.beta_fast", scaling.get("beta_fast") or 32, 1),
-      "beta_slow": whole("rope_scaling.beta_slow", scaling.get("beta_slow") or 1, 1),
-      "mscale": float(mscale_all_dim or 0.0),
-      "rope_truncate": bool(scaling.get("truncate", True)),
+      "beta_fast": integer("beta_fast", 32),
+      "beta_slow": integer("beta_slow", 1),
+      "mscale": mscale_all_dim,
+      "rope_truncate": truncate,
       "rope_attention_scaling": not math.isclose(attention_factor, 1.0),
   }
 
