@@ -265,13 +265,15 @@ def _chosen(
     """For each set of the run's hunks, whether to make it.
 
     A hunk that the report has too goes by its verdict, one that came to be since a move was rejected by those
-    of the hunks on the same lines. Where there are none, it is made if it only says where things are.
+    of the hunks on the same lines. Where there are none, it is made if it only says where things are, or if it
+    is in an older implementation that stays although it was to be left out.
     """
     hunks, sets = found
     owner = {key: name for name, ks in keys.items() for key in ks}
     by_file: dict[str, list[Row]] = {}
     for row in data["hunks"]:
         by_file.setdefault(row["file"], []).append(row)
+    older = {row["path"] for row in data["files"] if row["rule"] == "MAP005" and row["new"] is None}
     chosen = [True] * len(sets)
     for hunk in hunks:
         names = {hunk.id}
@@ -281,7 +283,8 @@ def _chosen(
         if names:
             good = all(verdicts[name].status == "accepted" for name in names)
         else:
-            good = any_moved and all(e.rule[:3] in ("IMP", "TXT") for e in hunk.edits)
+            follows = all(e.rule[:3] in ("IMP", "TXT") for e in hunk.edits)
+            good = any_moved and (follows or hunk.file in older)
         chosen[hunk.set] &= good
     return chosen
 

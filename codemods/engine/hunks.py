@@ -235,6 +235,7 @@ def _sets(hunks: list[Hunk]) -> list[HunkSet]:
         _join_groups(union, hunks, path, numbers)
         if path.endswith(PYTHON_SUFFIXES):
             _join_removed_imports(union, hunks, numbers)
+            _join_quoted(union, hunks, numbers)
     _join_topics(union, hunks)
     _join_names(union, hunks)
     sets: list[HunkSet] = []
@@ -287,6 +288,17 @@ def _join_removed_imports(union: _Union, hunks: list[Hunk], numbers: list[int]) 
                 if e.rule[:3] != "IMP" and names & (words(e.before) - words(e.after or ""))
             ]
             union.join([number, *users], "imports and the last uses of what they bind")
+
+
+def _join_quoted(union: _Union, hunks: list[Hunk], numbers: list[int]) -> None:
+    """A name in quotes, as of an annotation, hangs on `import a.b`, which binds what it begins with."""
+    rows = [(number, edit) for number in numbers for edit in hunks[number].edits]
+    modules = {e.before: n for n, e in rows if e.rule == "IMP003" and " " not in e.before}
+    for number, edit in rows:
+        if edit.rule == "IMP010":
+            value = edit.before.strip("'\"")
+            users = [n for m, n in modules.items() if f"{value}.".startswith(f"{m}.")]
+            union.join([number, *users], _WHY["import"])
 
 
 def _bound(source: str) -> set[str]:

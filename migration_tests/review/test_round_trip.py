@@ -175,6 +175,27 @@ RENAMED = {
 }
 
 
+def test_a_quoted_name_stands_with_the_import_that_binds_it(tmp_path: Path) -> None:
+    text = "import MaxText.max_utils\n\n\ndef f(x: 'MaxText.max_utils.Thing', y='MaxText.train'):\n  return x\n"
+    made = run(tmp_path, {**PIECES, "tools/quoted.py": text})
+    hunks = {h["line"]: h for h in made.data["hunks"] if h["file"] == "tools/quoted.py"}
+    assert hunks[1]["set"] == hunks[4]["set"] is not None
+    applied = made.apply(lambda n: "rejected" if n == hunks[4]["id"] else "accepted")
+    assert tree(applied.migration)["tools/quoted.py"] == text.encode()
+
+
+def test_an_older_implementation_that_stays(tmp_path: Path) -> None:
+    """The dumper is left out, so the hooks in a file that the run leaves out and a reviewer keeps go too."""
+    hooked = "from MaxText.utils.argus_utils import dump_tensor\n\n\ndef f(x):\n  dump_tensor('x', x)\n  return x\n"
+    made = run(tmp_path, {**PIECES, "src/MaxText/layers/ling2.py": hooked})
+    stays = next(row for row in made.moves if row["path"] == "src/MaxText/layers/ling2.py")
+    assert (stays["rule"], stays["new"]) == ("MAP005", None)
+    applied = made.apply(lambda n: "rejected" if n == stays["id"] else "accepted")
+    after = tree(applied.migration)
+    assert after["src/MaxText/layers/ling2.py"].strip() == b"def f(x):\n  return x"
+    assert not dangling(after, lambda name: name.startswith("maxtext"))
+
+
 def test_names_that_are_defined_and_used_apart(tmp_path: Path) -> None:
     """A definition that upstream renamed, and code in documents, stand with all that has the name."""
     made = run(tmp_path, RENAMED)

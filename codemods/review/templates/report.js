@@ -195,7 +195,7 @@
       for (const item of here) { if (!rules.has(item.r[0])) rules.set(item.r[0], []); rules.get(item.r[0]).push(item); }
       for (const [rule, members] of rules) {
         const ruleKey = `${kind} ${rule}`;
-        rows.push({type: "h3", rule, key: ruleKey, count: members.length, members});
+        rows.push({type: "h3", rule, name: rule, key: ruleKey, count: members.length, members});
         if (folded.has(ruleKey)) continue;
         let rest = members;
         if (kind === "hunk") rest = repeated(members);
@@ -206,7 +206,7 @@
           if (item.f !== file && kind !== "move") {
             file = item.f;
             fileKey = `${ruleKey} ${file}`;
-            rows.push({type: "h4", file, key: fileKey, members: files.get(file)});
+            rows.push({type: "h4", file, name: `${rule} in ${file}`, key: fileKey, members: files.get(file)});
           }
           if (!folded.has(fileKey)) rows.push({type: "item", item, members: [item]});
         }
@@ -293,14 +293,14 @@
   }
   /* Decides all entries of a rule or a file, and says how many are open. */
   function group(row) {
-    const what = row.rule || row.file, site = row.members[0].k === "site";
+    const site = row.members[0].k === "site";
     const left = make("span", {class: "left"});
     row.paint = () => {
       const open = row.members.filter(item => stateOf(item) === "open").length;
       left.textContent = open === row.members.length ? "" : open ? ` ${open.toLocaleString("en")} open` : " all decided";
     };
     row.paint();
-    const button = (state, label) => make("button", {type: "button", class: label === "Reject" ? "reject" : "accept", "aria-label": `${label} all of ${what}`, on: {click: () => decide(row.members, state)}}, `${label} all`);
+    const button = (state, label) => make("button", {type: "button", class: label === "Reject" ? "reject" : "accept", "aria-label": `${label} all of ${row.name}`, on: {click: () => decide(row.members, state)}}, `${label} all`);
     return make("span", {class: "group"}, " ", ...(site ? [] : [button("accepted", "Accept"), " ", button("rejected", "Reject")]), left);
   }
   const tier = name => make("span", {class: `badge ${name}`}, name);
