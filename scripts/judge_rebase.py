@@ -54,15 +54,22 @@ def lines(text: str) -> Counter[str]:
     return Counter(x.strip() for x in text.split("\n") if re.search(r"\w", x))
 
 
+def halves(line: str) -> tuple[str, str]:
+    """The code and the comment of a line of Python or YAML."""
+    match = re.match(r"""((?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^#"'])*)(#.*)?""", line)
+    assert match is not None
+    return match[1].strip(), match[2] or ""
+
+
 def spoken(region: dict[str, Any]) -> set[str]:
-    """Comment lines of the fork that are not in the result of a region, whose code is the same on both sides."""
+    """Lines of the fork whose comments are not in the result of a region, which has the same code on both sides."""
     if region["kind"] != "comments":
         return set()
     ours, theirs, result = (lines(region[k]) for k in ("ours", "theirs", "result"))
-    bare = [{x for x in side if not x.startswith("#")} for side in (ours, theirs, result)]
+    bare = [{halves(x)[0] for x in side} - {""} for side in (ours, theirs, result)]
     if not bare[0] == bare[1] == bare[2]:
         return set()
-    return {x for x in theirs - result if x.startswith("#")}
+    return {x for x in theirs - result if halves(x)[1]}
 
 
 def judge_region(region: dict[str, Any], excused: Collection[str] = ()) -> str:

@@ -108,7 +108,10 @@ def apply_step(
     if elsewhere is not None:
         elsewhere.relocate(before, after, outcome)
     moved_to = {new: old for old, new in renames.items()}
-    for path in sorted(before.files.keys() | after.files.keys()):
+    # What goes makes room first: a folder's last file, where a file takes the folder's name.
+    for path in sorted(
+        before.files.keys() | after.files.keys(), key=lambda p: (p in after.files, p)
+    ):
         if path in renames or (elsewhere is not None and path in elsewhere.done):
             continue
         source = moved_to.get(path, path)

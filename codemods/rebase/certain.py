@@ -42,7 +42,7 @@ def resolve(conflict: Conflict, python: bool) -> Resolution | None:
     if plain(ours) == plain(theirs) or (
         python and code(ours) == code(theirs) and comments(ours) == comments(theirs)
     ):
-        return answer("same change", "both sides made the same change but for formatting", ours)
+        return answer("same change", FORMATTING, ours)
     if theirs == base:
         return answer("unchanged", "the fork did not change it", ours)
     if ours == base:
@@ -76,6 +76,7 @@ def resolve(conflict: Conflict, python: bool) -> Resolution | None:
     return None
 
 
+FORMATTING = "both sides made the same change but for formatting"
 TWIN = "both sides made the same change but for comments; upstream's stand"
 
 

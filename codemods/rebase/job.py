@@ -12,7 +12,7 @@ from codemods.errors import UserError
 from codemods.rebase import page
 from codemods.rebase.plan import open_branch
 from codemods.rebase.session import Choices, Outlook, Session, planned
-from codemods.rebase.store import GitError
+from codemods.rebase.store import GitError, untie
 from codemods.review.terminal import console, progress_bar
 
 _MOST = 20
@@ -44,6 +44,7 @@ def execute(request: Request) -> int:
     Raises:
         UserError: a bad argument, or git refuses; the user's repository has not been touched then.
     """
+    untie()
     actions = [request.plan, request.continue_, request.skip, request.abort]
     if sum(actions) > 1:
         raise UserError("give one of --plan, --continue, --skip and --abort")
@@ -144,9 +145,11 @@ def _say_steps(out: Console, outlook: Outlook) -> None:
     )
     for step in outlook.steps:
         for conflict in step.conflicts if step.state == "conflict" else ():
-            regions = "" if conflict.one_sided else f", {conflict.regions} places"
+            places = f"{conflict.regions} place{'s' if conflict.regions > 1 else ''}"
+            regions = "" if conflict.one_sided else f", {places}"
+            path = conflict.path if conflict.path.isprintable() else ascii(conflict.path)
             out.print(
-                f"  conflict {step.commit[:10]} {conflict.path}: {conflict.why}{regions}",
+                f"  conflict {step.commit[:10]} {path}: {conflict.why}{regions}",
                 markup=False,
             )
     kinds = Counter(r.what.kind for s in outlook.steps for r in s.resolutions)

@@ -217,12 +217,18 @@ class Auditor:
         in_conflict = [c for c in conflicts if self._touches(c, file, added, removed, texts)]
         if in_conflict:
             return self._in_conflict(hunk, where, in_conflict[0].why)
+        moved = {file.after[k].strip() for k in missing if file.moved(k)}
         reasons: list[str] = []
         kinds: set[str] = set()
         for text in texts:
             if not words(text):
                 continue
             covering = self._covering(where, text)
+            if covering is None and text in moved:
+                reasons.append(
+                    "the fork moved it, unchanged, and upstream changed it: upstream's stands"
+                )
+                continue
             if covering is None:
                 doubled = next((c.why for c in conflicts if TWICE in c.why), "")
                 if doubled:
@@ -234,6 +240,13 @@ class Auditor:
             kinds.add(covering.what.kind)
             reasons.append(covering.what.reason)
         reason = "; ".join(dict.fromkeys(reasons))
+        told = [k for k in added if words(file.after[k])]
+        if (
+            told
+            and not removed
+            and all(k in missing and file.after[k].strip() in moved for k in told)
+        ):
+            return Account(hunk, "dropped", where, reason)
         if kinds and kinds <= {"already upstream", "same change"}:
             return Account(hunk, "already upstream", where, reason)
         if kinds == {"formatting"} and not any(file.in_upstream(k) for k in added):
@@ -354,6 +367,7 @@ class _File:
     _gone: set[int] = field(init=False, default_factory=set)
     _counts: list[Counter[str]] = field(init=False)
     _maps: list[dict[int, set[int]]] = field(init=False)
+    _fresh: Counter[str] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
         for tag, a1, a2, b1, b2 in _opcodes(self.before, self.after):
@@ -364,6 +378,9 @@ class _File:
             Counter(x.strip() for x in lines)
             for lines in (self.before, self.after, self.upstream, self.result)
         ]
+        for tag, _, _, b1, b2 in _opcodes(self.before, self.upstream):
+            if tag != "equal":
+                self._fresh.update(x.strip() for x in self.upstream[b1:b2])
         self._maps = [
             _line_map(self.raw_before, self.before),
             _line_map(self.raw_after, self.after),
@@ -387,7 +404,17 @@ class _File:
         """Whether a removed line is gone from the result, as far as upstream does not have more of it."""
         line = self.before[k].strip()
         before, after, upstream, result = (c[line] for c in self._counts)
+        if (
+            max(before, upstream) > 1
+        ):  # upstream may have taken out the same one, and put others elsewhere
+            return result <= after + self._fresh[line]
         return not line or result <= max(after, upstream + min(after - before, 0))
+
+    def moved(self, k: int) -> bool:
+        """Whether the fork has an added line no more often than the base, and upstream has it no more."""
+        line = self.after[k].strip()
+        before, after, upstream, _ = (c[line] for c in self._counts)
+        return after <= before and not upstream
 
     def in_upstream(self, k: int) -> bool:
         """Whether upstream has an added line too."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from codemods.engine.tree import UnparsableError
 from codemods.rebase import sequence
-from codemods.rebase.certain import TWIN, Resolution, resolve
+from codemods.rebase.certain import FORMATTING, TWIN, Resolution, resolve
 from codemods.rebase.imports import settle_imports
 from codemods.rebase.lines import Conflict, Part, joined, merge_lines, split_lines
 from codemods.rebase.sequence import Added, Both, Clash, Item, Twin
@@ -84,7 +84,10 @@ def _merged(
     best = _resolve_all(parts, python, path)
     if not _conflicts(best[0]) or not python:
         return best
-    merged = merge_python(base, ours, theirs)
+    try:
+        merged = merge_python(base, ours, theirs)
+    except Exception:  # a fault of ours, or of LibCST: what lines say stands
+        merged = None
     if merged is not None:
         parts, found = _resolve_all(merged[0], python, path)
         if _weight(parts) <= _weight(best[0]):
@@ -268,6 +271,8 @@ def _merge_yaml(conflict: Conflict) -> tuple[list[Part], list[Resolution]]:
         if isinstance(step, Item):
             out.append(step.value)
         elif isinstance(step, Added):
+            for twin in step.twins:
+                _twin(twin.ours, twin.theirs, twins)
             out += [i.value for i in (*step.ours, *step.theirs)]
         elif isinstance(step, Twin):
             out.append(_twin(step.ours, step.theirs, twins))
@@ -290,7 +295,11 @@ def _merge_yaml(conflict: Conflict) -> tuple[list[Part], list[Resolution]]:
 
 
 def _twin(ours: Item[str], theirs: Item[str], found: list[Resolution]) -> str:
-    found.append(Resolution("comments", TWIN, "", ours.value, theirs.value, ours.value))
+    if ours.value != theirs.value:
+        kind, reason = (
+            ("same change", FORMATTING) if ours.same == theirs.same else ("comments", TWIN)
+        )
+        found.append(Resolution(kind, reason, "", ours.value, theirs.value, ours.value))
     return ours.value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +65,8 @@ def open_branch(source: Path, revision: str, onto: str, base: str | None) -> Bra
         raise UserError(f"{source}: git does not read this repository ({error})") from None
     if top and not bare:
         raise UserError(f"{source}: not the root of its repository; give that")
+    if git(source, "rev-parse", "--show-object-format").strip() != b"sha1":
+        raise UserError(f"{source}: its objects are named by SHA-256; only SHA-1 can be carried")
     tip, target = _commit(source, revision, "--from"), _commit(source, onto, "--onto")
     shallow = (common_folder(source) / "shallow").is_file()
     if base is not None:
@@ -81,7 +84,11 @@ def open_branch(source: Path, revision: str, onto: str, base: str | None) -> Bra
     if found == tip:
         raise UserError(f"{revision} has no commits that {onto} lacks; there is nothing to carry")
     notes = []
-    if not bare and git(source, "status", "--porcelain", "--untracked-files=no").strip():
+    changed = b""
+    if not bare:
+        with suppress(GitError):  # a filter of the user's that fails is no matter of ours
+            changed = git(source, "status", "--porcelain", "--untracked-files=no")
+    if changed.strip():
         notes.append("the working tree has uncommitted changes; commits alone are carried")
     if revision == "HEAD" and not bare:
         try:

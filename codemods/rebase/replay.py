@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from codemods.rebase.apply import Conflicted, Outcome, Resolved, apply_step
+from codemods.rebase.joined import Joiner, Waiting
 from codemods.rebase.plan import TRAILER, Branch, Commit
 from codemods.rebase.relocate import Homes
 from codemods.rebase.store import GitError, Store, Tree
@@ -22,8 +23,10 @@ class Step:
         new: the commit that came of it, or the one that stands in its place; "" while it is in conflict.
         tree: the tree of `new`, or what a conflict has so far.
         state: "carried", "empty" (all of it is upstream), "merge" (a merge of upstream, with nothing of its own),
-            "dropped", "skipped", "conflict", "by hand" (a conflict that a person resolved).
+            "joined" (what it changed waits for a later commit), "dropped", "skipped", "conflict", "by hand" (a conflict
+            that a person resolved).
         conflicts, resolutions, dropped: see `Outcome`.
+        waiting: files whose conflict is seen at a later commit.
     """
 
     commit: str
@@ -33,6 +36,7 @@ class Step:
     conflicts: list[Conflicted] = field(default_factory=list)
     resolutions: list[Resolved] = field(default_factory=list)
     dropped: dict[str, str] = field(default_factory=dict)
+    waiting: dict[str, Waiting] = field(default_factory=dict)
 
 
 class Replay:
@@ -43,6 +47,7 @@ class Replay:
         store: Store,
         branch: Branch,
         transformer: Transformer,
+        order: Sequence[Commit] = (),
         *,
         drop_migrated: bool = False,
     ) -> None:
@@ -52,6 +57,7 @@ class Replay:
         self.drop_migrated = drop_migrated
         self.new: dict[str, str] = {}
         self.homes = Homes(transformer.project.map, transformer.project.target)
+        self.joiner = Joiner(store, transformer, self.homes, order, self._renames, self.parent)
 
     def parent(self, commit: str) -> str:
         """What stands for a parent: its new commit, or the new upstream for one of upstream's."""
@@ -63,11 +69,14 @@ class Replay:
             return self._merge(commit)
         before = (*commit.parents, *commit.outside)
         outcome = self._between(
-            before[0] if before else self.empty_tree(),
+            before[0] if before else self.store.empty_tree(),
             commit.id,
             self.store.entries(self.parent(before[0]) if before else self.branch.onto),
         )
-        return self._step(commit.id, outcome)
+        self.joiner.settle(commit.id, outcome)
+        step = self._step(commit.id, outcome)
+        step.waiting = {p: replace(w) for p, w in self.joiner.waiting(commit.id).items()}
+        return step
 
     def squashed(self) -> Step:
         """The whole branch as one step."""
@@ -89,7 +98,13 @@ class Replay:
             above = list(dict.fromkeys(parents or [self.parent(p) for p in old]))
             above = self._without_ancestors(above)
             same = step.tree == self.store.entries(above[0])
-            if step.state == "carried" and same:
+            if (
+                step.state == "carried"
+                and same
+                and any(self.joiner.touches(step.commit, path) for path in step.waiting)
+            ):
+                step.state = "joined"
+            elif step.state == "carried" and same:
                 step.state = "dropped" if self.drop_migrated else "empty"
             if step.state in ("merge", "dropped") and len(above) == 1:
                 step.new = above[0]
@@ -103,10 +118,14 @@ class Replay:
         parents = self.store.parents(step.commit)
         step.new = self.parent(parents[0]) if parents else self.branch.onto
         self.new[step.commit] = step.new
+        self.joiner.skipped(step.commit)
+        step.waiting = {p: replace(w) for p, w in self.joiner.waiting(step.commit).items()}
 
-    def empty_tree(self) -> str:
-        """The id of the tree without files."""
-        return self.store.run("mktree", data=b"").decode().strip()
+    def restore(self, step: Step) -> None:
+        """Take up a step of an earlier run of the program."""
+        self.joiner.restore(step.commit, step.waiting)
+        if step.state != "conflict":
+            self.new[step.commit] = step.new
 
     def _step(self, commit: str, outcome: Outcome) -> Step:
         state = "conflict" if outcome.conflicts else "carried"
@@ -245,9 +264,15 @@ class Replay:
         return shown.stdout.strip().rsplit(b" ", 2)[0] + b" " + b" ".join(fallback.split()[-2:])
 
     def _with_trailer(self, message: bytes, commit: str) -> bytes:
+        if not message.endswith(
+            b"\n"
+        ):  # git would take the trailer for more of the last line's paragraph
+            message += b"\n"
         return self.store.run(
-            "interpret-trailers", "--no-divider", "--trailer", f"{TRAILER}: {commit}", data=message
-        )
+            "-c", "trailer.separators=:", "-c", "core.commentChar=#", "interpret-trailers", "--no-divider",
+            "--where=end", "--if-exists=addIfDifferent", "--if-missing=add",
+            "--trailer", f"{TRAILER}: {commit}", data=message,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +295,8 @@ def _merge_tree(store: Store, first: str, second: str) -> _Merged:
     try:
         return _merged(store, first, second)
     except GitError:
-        base = store.present(store.text("merge-base", first, second))
+        common = store.run("merge-base", first, second, accept=(0, 1)).decode().strip()
+        base = store.present(common or store.empty_tree())
         merged = _merged(store, store.present(first, base), store.present(second, base))
         tree, whole = dict(store.entries(merged.tree)), store.entries(first)
         tree |= {p: whole[p] for p in store.missing(whole)}
@@ -280,7 +306,7 @@ def _merge_tree(store: Store, first: str, second: str) -> _Merged:
 def _merged(store: Store, first: str, second: str) -> _Merged:
     shown = store.run(
         "-c", "merge.renameLimit=0", "merge-tree", "--write-tree", "--name-only", "-z",
-        "--no-messages", first, second, accept=(0, 1),
+        "--no-messages", "--allow-unrelated-histories", first, second, accept=(0, 1),
     ).decode("utf-8", "surrogateescape")  # fmt: skip
     tree, *paths = shown.rstrip("\0").split("\0")
     return _Merged(tree, not paths, tuple(paths))

@@ -46,19 +46,25 @@ class Both[T]:
 
 
 @dataclass(frozen=True, slots=True)
-class Added[T]:
-    """Elements that the fork added in a place where upstream added others; their order does not matter."""
-
-    ours: list[Item[T]]
-    theirs: list[Item[T]]
-
-
-@dataclass(frozen=True, slots=True)
 class Twin[T]:
-    """An element that both sides added, with different comments."""
+    """An element that both sides added, in formatting or comments of their own."""
 
     ours: Item[T]
     theirs: Item[T]
+
+
+@dataclass(frozen=True, slots=True)
+class Added[T]:
+    """Elements that the fork added in a place where upstream added others; their order does not matter.
+
+    Attributes:
+        ours, theirs: all that upstream added there, and what only the fork did.
+        twins: what both did.
+    """
+
+    ours: list[Item[T]]
+    theirs: list[Item[T]]
+    twins: list[Twin[T]]
 
 
 type Step[T] = Item[T] | Clash[T] | Both[T] | Added[T] | Twin[T]
@@ -146,10 +152,14 @@ def merge[T](
     def emit(anchor: int) -> None:
         """What was added behind the element `anchor` of the base, on both sides."""
         here, there = added_ours.get(anchor, []), waiting.pop(anchor, [])
-        known = {i.same for i in here}
+        known = {i.same: i for i in here}
         cores = {i.core: i for i in here if i.core}
         new = [i for i in there if i.same not in known and i.core not in cores]
-        twins = {id(cores[i.core]): i for i in there if i.same not in known and i.core in cores}
+        twins = {
+            id(known[i.same] if i.same in known else cores[i.core]): i
+            for i in there
+            if i.same in known or i.core in cores
+        }
 
         def put(items: list[Item[T]]) -> None:
             for item in items:
@@ -161,8 +171,8 @@ def merge[T](
         elif len(new) < len(there) and not _alone(here, there):
             steps.append(Clash([], here, there))
         elif all(i.free for i in (*here, *new)) and _distinct(here, new):
-            put([i for i in here if id(i) in twins])
-            steps.append(Added([i for i in here if id(i) not in twins], new))
+            both = [Twin(i, twins[id(i)]) for i in here if id(i) in twins]
+            steps.append(Added(here, new, both))
         else:
             steps.append(Clash([], here, there))
         steps.extend(gone.pop(anchor, []))

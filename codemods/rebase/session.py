@@ -7,21 +7,24 @@ with `--continue`. The user's repository gets the branch at the end, and nothing
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from codemods.engine.run import Progress
 from codemods.errors import UserError
+from codemods.rebase import joined
 from codemods.rebase.apply import Conflicted, Resolved
 from codemods.rebase.certain import Resolution
+from codemods.rebase.joined import upstreams_side
 from codemods.rebase.ledger import Account, Auditor, Evidence
 from codemods.rebase.left import Site, listed, unresolved
 from codemods.rebase.lines import Conflict
@@ -29,9 +32,10 @@ from codemods.rebase.plan import Branch, carried_before, check_name, commits
 from codemods.rebase.replay import Replay, Step
 from codemods.rebase.store import SUBMODULE, Entry, GitError, Store, Tree, common_folder, git
 from codemods.rebase.transform import Transformer, map_for, write_tree
+from codemods.upstream import cache_folder
 
 _META = ".git/ling2-migrate"
-_SCHEMA = 1
+_SCHEMA = 2
 _TYPES = "src/maxtext/configs/types.py"
 
 
@@ -127,7 +131,9 @@ class _Run:
             jobs=choices.jobs,
             progress=progress,
         )
-        self.replay = Replay(store, branch, self.transformer, drop_migrated=choices.drop_migrated)
+        self.replay = Replay(
+            store, branch, self.transformer, self.order, drop_migrated=choices.drop_migrated
+        )
         self.replay.new |= carried
 
     def left(self, result: Tree) -> list[Site]:
@@ -187,26 +193,16 @@ def _plan(run: _Run, progress: Progress) -> Outlook:
         steps.append(step)
         if step.state == "conflict":
             for conflict in step.conflicts:
-                _take_upstream(store, step.tree, conflict)
+                upstreams_side(store, step.tree, conflict)
             replay.record(step)
         else:
             replay.record(step)
     tree = steps[-1].tree if steps else {}
     if run.choices.squash and steps[0].state == "conflict":
         for conflict in steps[0].conflicts:
-            _take_upstream(store, steps[0].tree, conflict)
+            upstreams_side(store, steps[0].tree, conflict)
     accounts = run.audit(tree, steps)
     return Outlook(run.branch, steps, accounts, tree, "", run.map_why, run.left(tree))
-
-
-def _take_upstream(store: Store, tree: Tree, conflict: Conflicted) -> None:
-    if not conflict.parts or conflict.ours is None:
-        return
-    text = "".join(p.ours if isinstance(p, Conflict) else p for p in conflict.parts)
-    if conflict.crlf:
-        text = text.replace("\n", "\r\n")
-    blob = store.write(text.encode("utf-8", "surrogateescape"))
-    tree[conflict.path] = Entry(conflict.ours.mode, blob)
 
 
 class Session:
@@ -286,6 +282,8 @@ class Session:
 
     def abort(self) -> None:
         """Remove the work folder; the user's repository has not been touched."""
+        if (self.folder / ".git/MERGE_RR").is_file():
+            self._remember()
         self.store.close()
         shutil.rmtree(self.folder)
 
@@ -305,7 +303,7 @@ class Session:
             with tempfile.TemporaryDirectory(prefix="ling2-migrate-") as scratch:
                 current = self.steps[-1] if self.steps else None
                 waiting = current is not None and current.state == "conflict"
-                laid = waiting and current is not None and self._laid() == current.commit
+                laid = waiting and current is not None and self._laid()[0] == current.commit
                 if laid and not skip:
                     tree = self._resolved_tree()
                 elif skip and not waiting:
@@ -314,8 +312,7 @@ class Session:
                     )
                 run = _Run(self.store, self.branch, self.choices, Path(scratch), progress)
                 for step in self.steps:
-                    if step.state != "conflict":
-                        run.replay.new[step.commit] = step.new
+                    run.replay.restore(step)
                 if waiting and not laid and not skip and current is not None:
                     self._leave_conflict(current, self._parents(run, current))
                     raise UserError(
@@ -396,11 +393,28 @@ class Session:
         self._fill(tree)
 
     def _fill(self, tree: Tree) -> None:
-        index = self.folder / ".git/index"
-        index.unlink(missing_ok=True)
+        """Bring index and files to a tree. What git does not track there stays.
+
+        Raises:
+            UserError: a file that is not tracked stands where one of the tree goes.
+        """
+        tracked = self._listed("ls-files", "-z")
+        for path in sorted(self._on_disk() & tree.keys() - tracked):
+            if self.store.content(tree[path]) != (self.folder / path).read_bytes():
+                raise UserError(
+                    f"{self.folder / path}: is not tracked and would be overwritten; move it away, then --continue"
+                )
+        for path in tracked - tree.keys():
+            with suppress(OSError):  # gone, or a folder by now
+                (self.folder / path).unlink()
+        fresh = self.folder / ".git/index.fresh"
+        fresh.unlink(missing_ok=True)
         lines = (f"{e.mode} {e.blob}\t{p}\0" for p, e in sorted(tree.items()))
         data = "".join(lines).encode("utf-8", "surrogateescape")
-        self.store.run("update-index", "-z", "--add", "--index-info", data=data)
+        env = {"GIT_INDEX_FILE": str(fresh)}
+        self.store.run("update-index", "-z", "--add", "--index-info", data=data, env=env)
+        (self.folder / ".git/index.lock").unlink(missing_ok=True)  # of a run that was killed
+        fresh.replace(self.folder / ".git/index")
         missing = self.store.missing(tree)
         if missing:
             self.store.run(
@@ -408,14 +422,18 @@ class Session:
                 data="".join(f"{p}\0" for p in missing).encode("utf-8", "surrogateescape"),
             )  # fmt: skip
         present = (p for p, e in tree.items() if p not in missing and e.mode != SUBMODULE)
-        for path in self._on_disk() - tree.keys():
-            (self.folder / path).unlink(missing_ok=True)
         self.store.run(
             "checkout-index", "-f", "-q", "-u", "-z", "--stdin",
             data="".join(f"{p}\0" for p in present).encode("utf-8", "surrogateescape"),
         )  # fmt: skip
 
+    def _listed(self, *command: str) -> set[str]:
+        """The paths that a git command prints with `-z`."""
+        shown = self.store.run(*command).decode("utf-8", "surrogateescape")
+        return {path for path in shown.split("\0") if path}
+
     def _on_disk(self) -> set[str]:
+        """The files of the work tree."""
         found: set[str] = set()
         for folder, folders, files in os.walk(self.folder):
             relative = os.path.relpath(folder, self.folder)
@@ -458,14 +476,15 @@ class Session:
         (git_folder / "MERGE_MSG").write_bytes(self.store.raw_commit(step.commit)[1])
         (git_folder / "CHERRY_PICK_HEAD").write_text(f"{step.commit}\n", encoding="ascii")
         self.store.run("rerere", accept=(0, 1, 128))
-        (self.folder / _META / "laid").write_text(step.commit, encoding="ascii")
+        (self.folder / _META / "laid").write_text(f"{step.commit} {parents[0]}", encoding="ascii")
 
-    def _laid(self) -> str:
-        """The commit whose conflict is in the work tree as a whole; "" if none is."""
+    def _laid(self) -> tuple[str, str]:
+        """The commit whose conflict is in the work tree as a whole, and on what it lies; "" if none is."""
         try:
-            return (self.folder / _META / "laid").read_text(encoding="ascii")
-        except OSError:
-            return ""
+            commit, parent = (self.folder / _META / "laid").read_text(encoding="ascii").split()
+        except (OSError, ValueError):
+            return "", ""
+        return commit, parent
 
     def _resolved_tree(self) -> Tree:
         """The files as a person left them.
@@ -480,6 +499,7 @@ class Session:
             raise UserError(
                 f"{self.folder}: {paths[0]}{more} not resolved yet; edit, then `git add` (or `git rm`)"
             )
+        changed = sorted(self._listed("diff-files", "-z", "--name-only", "--ignore-submodules=all"))
         tree: Tree = {}
         for line in (
             self.store.run("ls-files", "-s", "-z").decode("utf-8", "surrogateescape").split("\0")
@@ -488,6 +508,16 @@ class Session:
                 meta, _, path = line.partition("\t")
                 mode, blob, _ = meta.split()
                 tree[path] = Entry(mode, blob)
+        changed = [path for path in changed if path in tree and tree[path].mode != SUBMODULE]
+        if changed:
+            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+            raise UserError(
+                f"{self.folder}: {changed[0]}{more} changed since `git add`; add that, or `git restore` it"
+            )
+        if tree == self.store.entries(self._laid()[1]):
+            raise UserError(
+                f"{self.folder}: nothing of the commit is left; resolve it and `git add`, or --skip to leave it out"
+            )
         for conflict in self.steps[-1].conflicts:
             entry = tree.get(conflict.path)
             content = self.store.content(entry) if entry is not None else None
@@ -499,10 +529,18 @@ class Session:
                 raise UserError(
                     f"{self.folder / conflict.path}: has conflict markers; resolve them and `git add` it"
                 )
-        self.store.run("rerere", accept=(0, 1, 128))
+        self._remember()
         for name in ("MERGE_MSG", "CHERRY_PICK_HEAD"):
             (self.folder / ".git" / name).unlink(missing_ok=True)
         return tree
+
+    def _remember(self) -> None:
+        """Have git record how conflicts were resolved, for this work folder and the next one."""
+        self.store.run("rerere", accept=(0, 1, 128))
+        folder = self.folder / ".git/rr-cache"
+        if folder.is_dir():
+            with suppress(OSError):  # a convenience that is not worth stopping for
+                shutil.copytree(folder, _remembered(self.branch.source), dirs_exist_ok=True)
 
     def _save(self) -> None:
         state = {
@@ -536,18 +574,33 @@ def _had_markers(store: Store, conflict: Conflicted) -> bool:
 def _prepare_repository(repository: Path, branch: Branch, name: str) -> None:
     git(repository, "symbolic-ref", "HEAD", f"refs/heads/{name}")
     git(repository, "update-ref", f"refs/heads/{name}", branch.onto)
-    for key in ("user.name", "user.email", "rerere.enabled", "merge.tool"):
-        try:
-            value = git(branch.source, "config", "--get", key).decode().strip()
-        except GitError:
-            continue
+    # Files are there as git has them, whatever ends of lines and filters (as those of git-lfs) the user has set up.
+    settings = {"core.autocrlf": "false", "core.safecrlf": "false", "rerere.enabled": "true"}
+    for key in ("user.name", "user.email", "rerere.enabled", "rerere.autoUpdate", "merge.tool"):
+        with suppress(GitError):
+            settings[key] = git(branch.source, "config", "--get", key).decode().strip()
+    listed = git(
+        branch.source, "config", "-z", "--name-only", "--get-regexp", r"^filter\.", accept=(0, 1)
+    )
+    for key in listed.decode("utf-8", "surrogateescape").split("\0"):
+        driver = key.rpartition(".")[0]
+        if driver:
+            settings |= {f"{driver}.{part}": "" for part in ("clean", "smudge", "process")}
+            settings[f"{driver}.required"] = "false"
+    for key, value in settings.items():
         git(repository, "config", key, value)
-    known = common_folder(branch.source) / "rr-cache"
-    if known.is_dir():  # resolutions that git remembers
-        shutil.copytree(known, repository / ".git/rr-cache")
+    for known in (common_folder(branch.source) / "rr-cache", _remembered(branch.source)):
+        if known.is_dir():
+            shutil.copytree(known, repository / ".git/rr-cache", dirs_exist_ok=True)
     info = repository / ".git/info"
     info.mkdir(exist_ok=True)
     (info / "exclude").write_text("/rebase-report.*\n", encoding="utf-8")
+
+
+def _remembered(source: Path) -> Path:
+    """Where resolutions (git's rerere) of a repository's rebases are kept from one work folder to the next."""
+    name = hashlib.sha256(os.fsencode(common_folder(source))).hexdigest()[:16]
+    return cache_folder() / f"rr-cache-{name}"
 
 
 def _squash_message(store: Store, branch: Branch) -> bytes:
@@ -598,6 +651,7 @@ def _step_data(step: Step) -> dict[str, Any]:
             {"path": r.path, "source": r.source, **asdict(r.what)} for r in step.resolutions
         ],
         "dropped": step.dropped,
+        "waiting": joined.as_data(step.waiting),
     }
 
 
@@ -623,5 +677,12 @@ def _step_from(data: dict[str, Any]) -> Step:
         resolutions.append(Resolved(path, Resolution(**fields_), source))
     tree = {p: Entry(*e) for p, e in data["tree"].items()}
     return Step(
-        data["commit"], data["new"], tree, data["state"], conflicts, resolutions, data["dropped"]
+        data["commit"],
+        data["new"],
+        tree,
+        data["state"],
+        conflicts,
+        resolutions,
+        data["dropped"],
+        joined.from_data(data["waiting"]),
     )

@@ -28,6 +28,32 @@ _SETTINGS = (
     ("gc.auto", "0"),
     ("maintenance.auto", "false"),
     ("protocol.allow", "never"),
+    ("log.showSignature", "false"),
+    ("diff.orderFile", os.devnull),
+    ("i18n.logOutputEncoding", "UTF-8"),
+)
+# What ties git to another repository than the one it is run in, as in a hook or an alias, or to other habits.
+_TIES = (
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_DEFAULT_HASH",
+    "GIT_DIFF_OPTS",
+    "GIT_DIR",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_GLOB_PATHSPECS",
+    "GIT_GRAFT_FILE",
+    "GIT_ICASE_PATHSPECS",
+    "GIT_INDEX_FILE",
+    "GIT_INDEX_VERSION",
+    "GIT_LITERAL_PATHSPECS",
+    "GIT_NAMESPACE",
+    "GIT_NOGLOB_PATHSPECS",
+    "GIT_NO_REPLACE_OBJECTS",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_REPLACE_REF_BASE",
+    "GIT_SHALLOW_FILE",
+    "GIT_WORK_TREE",
 )
 # Nothing is fetched, no lock is taken without need, and only the settings above and the user's identity count.
 _ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
@@ -51,6 +77,12 @@ Tree = dict[str, Entry]
 
 class GitError(Exception):
     """A git command failed; the message is what git said."""
+
+
+def untie() -> None:
+    """Take out of this process's environment what would send git elsewhere."""
+    for name in _TIES:
+        os.environ.pop(name, None)
 
 
 def git(
@@ -102,13 +134,15 @@ class Store(GitStore):
     @staticmethod
     def create(path: Path, source: Path) -> Store:
         """Make a scratch repository at `path` that borrows the objects of the repository `source`."""
-        git(path.parent, "init", "--quiet", "--template=", str(path))
+        git(path.parent, "init", "--quiet", "--template=", "--object-format=sha1", str(path))
         common = common_folder(source)
         info = path / ".git/objects/info"
         info.mkdir(parents=True, exist_ok=True)
-        (info / "alternates").write_text(f"{common / 'objects'}\n", encoding="utf-8")
+        (info / "alternates").write_bytes(_quoted(os.fsencode(common / "objects")) + b"\n")
         if (common / "shallow").is_file():  # its history ends there; so does this one's
             shutil.copy(common / "shallow", path / ".git/shallow")
+        for key, value in _SETTINGS:  # also for those who do not give them in the command
+            git(path, "config", key, value)
         return Store(path)
 
     def run(
@@ -160,6 +194,10 @@ class Store(GitStore):
             return self.run("write-tree", "--missing-ok", env=env).decode().strip()
         finally:
             index.unlink(missing_ok=True)
+
+    def empty_tree(self) -> str:
+        """Store the tree without files."""
+        return self.run("mktree", data=b"").decode().strip()
 
     def write_commit(self, raw: bytes) -> str:
         """Store a commit object given as git's own text of it."""
@@ -227,7 +265,16 @@ class Store(GitStore):
         git(target, "update-ref", f"refs/heads/{branch}", commit, "0" * len(commit))
 
 
+def _quoted(path: bytes) -> bytes:
+    """A path for `alternates`: as it is, or as git quotes one that holds a line end."""
+    if b"\n" not in path:
+        return path
+    for plain, escaped in ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n")):
+        path = path.replace(plain, escaped)
+    return b'"' + path + b'"'
+
+
 def common_folder(repository: Path) -> Path:
     """The folder that holds a repository's objects and refs, also where `repository` is a linked worktree."""
-    shown = git(repository, "rev-parse", "--git-common-dir").decode().strip()
+    shown = os.fsdecode(git(repository, "rev-parse", "--git-common-dir")).removesuffix("\n")
     return (repository / shown).resolve()

@@ -17,7 +17,7 @@ import libcst as cst
 
 from codemods.engine.tree import Tree, UnparsableError
 from codemods.rebase import sequence
-from codemods.rebase.certain import TWIN, Resolution, resolve
+from codemods.rebase.certain import FORMATTING, TWIN, Resolution, resolve
 from codemods.rebase.lines import Conflict, Part, joined, merge_lines
 from codemods.rebase.sequence import Added, Both, Item, Twin
 from codemods.rebase.tokens import code, comments, sums_up, with_comments
@@ -114,12 +114,12 @@ def _sections(
     found: list[tuple[str, list[Item[Statement]]]] = []
     at = start
     for clause in _clauses(node):
-        body = getattr(clause, "body", None)
-        if not isinstance(body, cst.IndentedBlock) or not body.body:
+        inner = _inner(clause)
+        if not inner:
             return []
-        first = tree.span(body.body[0])[0]
-        if isinstance(body.body[0], cst.FunctionDef | cst.ClassDef) and body.body[0].decorators:
-            first = min(first, tree.span(body.body[0].decorators[0])[0])
+        first = tree.span(inner[0])[0]
+        if isinstance(inner[0], cst.FunctionDef | cst.ClassDef) and inner[0].decorators:
+            first = min(first, tree.span(inner[0].decorators[0])[0])
         head_end = tree.text.rfind("\n", 0, first) + 1
         while head_end > at:  # comments and empty lines above the first statement belong to it
             before = tree.text.rfind("\n", 0, head_end - 1) + 1
@@ -129,14 +129,22 @@ def _sections(
             head_end = before
         if head_end <= at:
             return []
-        items, body_end = _block(tree, body.body, head_end)
+        items, body_end = _block(tree, inner, head_end)
         found.append((tree.text[at:head_end], items))
         at = body_end
     return found if at == end else []
 
 
+def _inner(clause: cst.CSTNode) -> Sequence[cst.CSTNode]:
+    """The statements of a clause's block, or the cases of a `match`; none where it has no block of its own."""
+    if isinstance(clause, cst.Match):
+        return clause.cases
+    body = getattr(clause, "body", None)
+    return body.body if isinstance(body, cst.IndentedBlock) else ()
+
+
 def _clauses(node: cst.CSTNode) -> list[cst.CSTNode]:
-    if isinstance(node, cst.FunctionDef | cst.ClassDef | cst.With):
+    if isinstance(node, cst.FunctionDef | cst.ClassDef | cst.With | cst.Match | cst.MatchCase):
         return [node]
     found: list[cst.CSTNode] = []
     if isinstance(node, cst.If | cst.For | cst.While):
@@ -158,6 +166,10 @@ def _key(node: cst.CSTNode) -> tuple[str, bool]:
         )
     if isinstance(node, cst.ClassDef):
         return f"class {node.name.value}", True
+    if isinstance(node, cst.MatchCase):
+        guard = "" if node.guard is None else f" if {_code(node.guard)}"
+        constant = isinstance(node.pattern, cst.MatchValue | cst.MatchSingleton)
+        return f"case {_code(node.pattern)}{guard}", constant and not guard
     if not isinstance(node, cst.SimpleStatementLine) or len(node.body) != 1:
         return "", False
     small = node.body[0]
@@ -198,6 +210,8 @@ _MODULE = cst.Module([])
 
 
 def _code(node: cst.CSTNode | None) -> str:
+    if isinstance(node, cst.Annotation):  # LibCST writes the sign before it with its parent only
+        node = node.annotation
     return "" if node is None else code(_MODULE.code_for_node(node))
 
 
@@ -230,6 +244,7 @@ def _merge_block(
             parts += merge_statement(step.base.value, step.ours.value, step.theirs.value, found)
         elif isinstance(step, Added):
             texts = _text(step.ours), _text(step.theirs)
+            found += [r for twin in step.twins if (r := _twin(twin)) is not None]
             if _bound(step.ours) & _bound(step.theirs):  # one name from two places
                 parts.append(Conflict("", *texts))
                 continue
@@ -244,9 +259,9 @@ def _merge_block(
             )
             parts += texts
         elif isinstance(step, Twin):
-            ours_text, theirs_text = step.ours.value.text, step.theirs.value.text
-            found.append(Resolution("comments", TWIN, "", ours_text, theirs_text, ours_text))
-            parts.append(ours_text)
+            resolved = _twin(step)
+            found += [resolved] if resolved is not None else []
+            parts.append(step.ours.value.text)
         elif not step.ours and [i.same for i in step.base] == [i.same for i in step.theirs]:
             text = _text(step.theirs)
             reason = "upstream removed it, and the fork put it elsewhere, unchanged: it stays"
@@ -256,6 +271,16 @@ def _merge_block(
             texts3 = _text(step.base), _text(step.ours), _text(step.theirs)
             parts += _certain(*texts3, found)
     return parts
+
+
+def _twin(twin: Twin[Statement]) -> Resolution | None:
+    """What to say of a statement that both sides added; None if they have the same text."""
+    ours, theirs = twin.ours.value.text, twin.theirs.value.text
+    if ours == theirs:
+        return None
+    if twin.ours.same == twin.theirs.same:
+        return Resolution("same change", FORMATTING, "", ours, theirs, ours)
+    return Resolution("comments", TWIN, "", ours, theirs, ours)
 
 
 def _origin(node: cst.CSTNode) -> str:
@@ -376,15 +401,15 @@ def merge_expression(base: str, ours: str, theirs: str, *, header: bool = False)
     if notes[2] != notes[0]:
         return None  # the fork's comments would be lost
     try:
-        nodes = [_statement(x, header) for x in (base, ours, theirs)]
-        merged = _merge_node(*nodes)
+        modules = [_statement(x, header) for x in (base, ours, theirs)]
+        merged = _merge_node(*(m.body[0] for m in modules))
     except (CannotMergeError, cst.ParserSyntaxError, UnparsableError):
         return None
     assert merged is not None
     indent = re.match(r"[ \t]*", _first_code_line(ours))
     assert indent is not None
     lead = ours[: len(ours) - len(_from_first_code_line(ours))]
-    text = _MODULE.code_for_node(_strip_lead(merged)).rstrip("\n")
+    text = modules[1].code_for_node(_strip_lead(merged)).rstrip("\n")
     if header:
         text = _without_pass(text)
     result = lead + indent[0] + text + "\n"
@@ -427,12 +452,12 @@ def _dedented(text: str, header: bool) -> str:
     return f"{before}{line}\n  pass\n"
 
 
-def _statement(text: str, header: bool) -> cst.CSTNode:
+def _statement(text: str, header: bool) -> cst.Module:
+    """A module of one statement."""
     module = cst.parse_module(_dedented(text, header))
     if len(module.body) != 1:
         raise CannotMergeError
-    node: cst.CSTNode = module.body[0]
-    return node
+    return module
 
 
 def _without_pass(text: str) -> str:
@@ -490,10 +515,21 @@ def _merge_node(
             if values[1] != values[0] and values[1] != values[2]:
                 raise CannotMergeError
             changes[name] = values[2]
+    name = {cst.Param: "default", cst.AnnAssign: "value"}.get(type(ours), "")
+    if changes.get(name) is not None:  # the `=` comes and goes with what is behind it
+        changes["equal"] = _equal(ours if getattr(ours, name) is not None else theirs)
+    elif name in changes:
+        changes["equal"] = cst.MaybeSentinel.DEFAULT
     merged = ours.with_changes(**changes)
     if _code(merged) == o:
         raise CannotMergeError  # what the fork changed is none of the fields above
     return merged
+
+
+def _equal(node: cst.CSTNode) -> object:
+    """The sign between a parameter or an annotated name and what is behind it."""
+    assert isinstance(node, cst.Param | cst.AnnAssign)
+    return node.equal
 
 
 def _merge_items(
@@ -530,6 +566,8 @@ def _merge_items(
     for k, node in enumerate(merged[:-1]):
         if getattr(node, "comma", None) is cst.MaybeSentinel.DEFAULT:
             merged[k] = node.with_changes(comma=_separator(ours))
+    if merged and not ours and hasattr(merged[-1], "comma"):
+        merged[-1] = merged[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
     if merged and ours and hasattr(merged[-1], "comma"):
         merged[-1] = merged[-1].with_changes(comma=_comma(ours[-1]))
         before = [k for k, n in enumerate(merged[:-1]) if n is ours[-1]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -137,7 +138,12 @@ class Transformer:
                 union.setdefault(path, entry)
         folder = scratch / "union"
         _write_files(store, union, folder)
-        settings = Settings(folder, str(upstream), choice=choice, only=only, skip=skip, jobs=jobs)
+        # What upstream has not moved but changed where it was is no leftover there: it stays.
+        left = {p for p, entry in choice.map.paths.items() if entry.new is None}
+        keep = frozenset(p for p in left & union.keys() if os.path.lexists(upstream / p))
+        settings = Settings(
+            folder, str(upstream), choice=choice, only=only, skip=skip, keep=keep, jobs=jobs
+        )
         self._prepared = prepare(settings, progress)
         self.project = self._prepared.project
         self._blobs = scratch / "blobs"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,7 +123,7 @@ def test_a_plan_writes_nothing(cli: CommandLine, repo: Repo, tmp_path: Path) -> 
     before = repo.state()
     ran = cli("rebase", repo.root, "--onto", "upstream", "--plan", "--jobs", "1")
     assert ran.status == 1
-    assert b"src/maxtext/m.py: both sides changed the same lines, 1 places" in ran.out
+    assert b"src/maxtext/m.py: both sides changed the same lines, 1 place\n" in ran.out
     assert repo.state() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["repo"]
 
@@ -269,3 +272,88 @@ def test_a_second_rebase_starts_from_the_last(cli: CommandLine, repo: Repo, tmp_
     right = resolved.replace("x + 0\n", "x * 10\n").replace("x + 4\n", "x + 44\n")
     assert repo.show("new4", "src/maxtext/z/m.py") == right
     assert "from maxtext.z.m import f1" in repo.show("new4", "src/maxtext/own.py")
+
+
+def test_work_of_a_persons_in_the_folder_is_not_lost(
+    cli: CommandLine, repo: Repo, tmp_path: Path
+) -> None:
+    repo.commit("last", {"notes.txt": "the fork's\n"})
+    begin(cli, repo, tmp_path)
+    work = tmp_path / "work"
+    own = work / "src/maxtext/own.py"
+    (work / "src/maxtext/m.py").write_text(edited(2, "x * 2"))
+    git(work, "add", "src/maxtext/m.py")
+    (work / "src/scratch.txt").write_text("mine\n")
+    before = own.read_text()
+    own.write_text("changed\n")
+    ran = cli("rebase", "--continue", "--out", work)
+    assert ran.status == 2
+    assert "src/maxtext/own.py changed since `git add`" in ran.err
+    assert own.read_text() == "changed\n"
+    own.write_text(before)
+    (work / "notes.txt").write_text("mine\n")
+    ran = cli("rebase", "--continue", "--out", work)
+    assert ran.status == 2
+    assert "notes.txt: is not tracked and would be overwritten" in ran.err
+    assert (work / "notes.txt").read_text() == "mine\n"
+    (work / "notes.txt").unlink()
+    ran = cli("rebase", "--continue", "--out", work)
+    assert (ran.status, ran.err) == (0, "")
+    assert (work / "src/scratch.txt").read_text() == "mine\n"
+    assert git(work, "status", "--porcelain").splitlines() == ["?? src/scratch.txt"]
+
+
+def test_a_conflict_that_was_thrown_away_is_no_answer(
+    cli: CommandLine, repo: Repo, tmp_path: Path
+) -> None:
+    begin(cli, repo, tmp_path)
+    git(tmp_path / "work", "reset", "-q", "--hard")
+    ran = cli("rebase", "--continue", "--out", tmp_path / "work")
+    assert ran.status == 2
+    assert "nothing of the commit is left" in ran.err
+    assert cli("rebase", "--skip", "--out", tmp_path / "work").status == 0
+
+
+@pytest.mark.parametrize("end", ["--continue", "--abort"])
+def test_git_remembers_how_it_was_resolved(
+    cli: CommandLine, repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = repo.state()
+    begin(cli, repo, tmp_path)
+    work = tmp_path / "work"
+    (work / "src/maxtext/m.py").write_text(edited(2, "x * 2 - 2"))
+    git(work, "add", "src/maxtext/m.py")
+    cli("rebase", end, "--out", work)
+    if end == "--abort":
+        assert repo.state() == before
+    assert not (repo.root / ".git/rr-cache").exists()
+    target = ["--onto", "upstream", "--branch", "again", "--out", tmp_path / "work2"]
+    assert cli("rebase", repo.root, *target, "--jobs", "1").status == 1
+    assert (tmp_path / "work2/src/maxtext/m.py").read_text() == edited(2, "x * 2 - 2")
+    assert git(tmp_path / "work2", "status", "--porcelain").startswith("UU ")  # to be looked at
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0])
+def test_killed_outright(repo: Repo, cli: CommandLine, tmp_path: Path, seconds: float) -> None:
+    """SIGKILL at some moment, of the first run and of the one that goes on: nothing is lost."""
+    begin(cli, repo, tmp_path)
+    work = tmp_path / "work"
+    (work / "src/maxtext/m.py").write_text(edited(2, "x * 2"))
+    git(work, "add", "src/maxtext/m.py")
+    before = repo.state()
+    command = [sys.executable, "-m", "codemods.cli", "rebase", "--continue", "--out", str(work)]
+    running = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        running.wait(seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+    if "new" not in repo.git("branch").split():
+        assert {k: v for k, v in repo.state().items() if k in before} == before
+        ran = cli("rebase", "--continue", "--out", work)
+        assert (ran.status, ran.err) == (0, "")
+    assert repo.show("new", "src/maxtext/m.py") == edited(2, "x * 2").replace("x + 5\n", "x * 5\n")
+    repo.git("fsck", "--strict")

@@ -319,3 +319,181 @@ def test_a_bare_repository(carry: Callable[..., Ran], tmp_path: Path) -> None:
     subprocess.run(["git", "clone", "-q", "--bare", str(repo.root), str(bare)], check=True)
     assert carry(bare, "--from", "fork").status == 0
     assert result(Repo(bare)) == RIGHT
+
+
+def _fails(where: Path, name: str) -> str:
+    """A command that leaves a trace and fails."""
+    return f"sh -c 'echo {name} >> {where}; exit 1'"
+
+
+def test_the_users_set_up_changes_nothing(
+    carry: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 1\n"
+    attributes = "*.bin filter=lfs diff=lfs merge=lfs -text\n"
+    repo = moved(tmp_path / "repo", {".gitattributes": attributes, "a.bin": pointer.format(1)})
+    repo.commit("binary", {"a.bin": pointer.format(2)})
+    trace = tmp_path / "trace"
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    for name in ("reference-transaction", "post-index-change", "post-checkout", "pre-commit"):
+        for folder in (hooks, repo.root / ".git/hooks"):
+            folder.mkdir(exist_ok=True)
+            (folder / name).write_text(f"#!/bin/sh\necho {name} >> {trace}\nexit 1\n")
+            (folder / name).chmod(0o755)
+    settings = {
+        "core.hooksPath": hooks, "core.autocrlf": "true", "core.eol": "crlf", "core.abbrev": "4",
+        "core.commentChar": "%", "diff.noprefix": "true", "diff.renames": "false",
+        "diff.external": "/bin/false", "diff.context": "0", "diff.orderFile": "/nowhere",
+        "diff.relative": "true", "merge.conflictStyle": "diff3", "merge.renames": "false",
+        "merge.lfs.driver": "false", "commit.gpgSign": "true", "gpg.program": "/bin/false",
+        "color.ui": "always", "log.showSignature": "true", "i18n.logOutputEncoding": "UTF-16",
+        "trailer.where": "start", "trailer.ifExists": "doNothing", "trailer.ifMissing": "doNothing",
+        "init.defaultObjectFormat": "sha256", "filter.lfs.smudge": _fails(trace, "smudge"),
+        "filter.lfs.process": _fails(trace, "process"), "filter.lfs.required": "true",
+    }  # fmt: skip
+    config = tmp_path / "config"
+    for key, value in settings.items():
+        subprocess.run(["git", "config", "--file", config, key, str(value)], check=True)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    ran = carry(repo.root)
+    assert (ran.status, ran.err) == (0, "")
+    assert result(repo) == RIGHT
+    assert (tmp_path / "work/a.bin").read_text() == pointer.format(2)
+    assert (tmp_path / "work/src/maxtext/m.py").read_text() == RIGHT
+    monkeypatch.delenv("GIT_CONFIG_GLOBAL")
+    assert not trace.exists() or "process" in trace.read_text()  # `git status` of the checkout
+    assert "checkout" not in (trace.read_text() if trace.exists() else "")
+    body = repo.git("log", "-1", "--format=%B", "new").strip()
+    assert body == f"binary\n\nRebased-from: {repo.git('rev-parse', 'fork').strip()}"
+
+
+def test_git_is_not_sent_to_another_repository(
+    carry: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = moved(tmp_path / "repo")
+    other = start(tmp_path / "other", {"x": "y\n"})
+    before = other.state()
+    for name, value in {
+        "GIT_DIR": other.root / ".git",
+        "GIT_WORK_TREE": other.root,
+        "GIT_INDEX_FILE": tmp_path / "index",
+        "GIT_OBJECT_DIRECTORY": tmp_path / "objects",
+        "GIT_PREFIX": "src/",
+        "GIT_EXTERNAL_DIFF": "/bin/false",
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    ran = carry(repo.root)
+    assert (ran.status, ran.err) == (0, "")
+    assert other.state() == before
+    assert not (tmp_path / "index").exists()
+    assert result(repo) == RIGHT
+
+
+def test_commits_of_all_kinds(carry: Callable[..., Ran], tmp_path: Path) -> None:
+    """Without a line end, a message, UTF-8; empty; signed; a root of its own; with deleted files alone."""
+    repo = moved(tmp_path / "repo", {"gone": "1\n"})
+    repo.commit("only deletes", remove=("gone",))
+    repo.git("checkout", "-q", "--orphan", "vendored")
+    repo.git("rm", "-rfq", ".")
+    repo.commit("a root", {"third/v.py": "V = 1\n"})
+    repo.git("checkout", "-q", "fork")
+    repo.git("merge", "-q", "--allow-unrelated-histories", "-m", "join", "vendored")
+    who = b"author J\xf6rg <j@x> 1234567890 -0930\ncommitter J\xf6rg <j@x> 1234567890 -0930\n"
+    for text in (
+        b"\nno line end",
+        b"encoding ISO-8859-1\n\nJ\xf6rg's\n\nbody\n---\nmore\n",
+        b"gpgsig -----BEGIN PGP SIGNATURE-----\n \n abc\n -----END PGP SIGNATURE-----\n\nsigned\n",
+        b"\n",
+    ):
+        tree, parent = (repo.git("rev-parse", x).strip() for x in ("HEAD^{tree}", "HEAD"))
+        raw = f"tree {tree}\nparent {parent}\n".encode() + who + text
+        made = subprocess.run(
+            ["git", "-C", str(repo.root), "hash-object", "-t", "commit", "-w", "--stdin"],
+            input=raw,
+            capture_output=True,
+            check=True,
+        )
+        repo.git("reset", "-q", "--soft", made.stdout.decode().strip())
+    ran = carry(repo.root)
+    assert (ran.status, ran.err) == (0, "")
+    assert repo.show("new", "third/v.py") == "V = 1\n"
+    assert "gone" not in repo.tree("new")
+    shown = repo.git(
+        "-c", "i18n.logOutputEncoding=UTF-8",
+        "log", "--reverse", "--first-parent", "--format=%s|%(trailers:key=Rebased-from,valueonly,separator=+)",
+        "upstream..new",
+    ).splitlines()  # fmt: skip
+    subjects = ["edit", "only deletes", "join", "no line end", "Jörg's", "signed"]
+    assert [x.partition("|")[0] for x in shown[:-1]] == subjects
+    assert [x.partition("|")[2] for x in shown[:-1]] == repo.git(
+        "log", "--reverse", "--first-parent", "--format=%H", f"{repo.base}..fork~1"
+    ).split()
+    raw = subprocess.run(
+        ["git", "-C", str(repo.root), "cat-file", "commit", "new"], capture_output=True, check=True
+    ).stdout
+    assert who.splitlines()[0] in raw
+    assert b"gpgsig" not in raw
+
+
+def test_what_upstream_left_where_it_was(carry: Callable[..., Ran], tmp_path: Path) -> None:
+    kept = {"src/MaxText/keep.txt": "1\n2\n3\n4\n5\n6\n7\n", "src/MaxText/stays.py": MODULE}
+    repo = moved(tmp_path / "repo", kept | {"src/MaxText/deleted.py": MODULE})
+    repo.commit(
+        "fork's",
+        {
+            "src/MaxText/keep.txt": "1\n2\n3\n4\n5\n6\n8\n",
+            "src/MaxText/stays.py": EDITED,
+            "src/MaxText/uses.py": "from MaxText import m, stays\n",
+        },
+        remove=("src/MaxText/deleted.py",),
+    )
+    repo.git("checkout", "-q", "upstream")
+    changed = {"src/MaxText/stays.py": MODULE.replace("VALUE_18 = 18", "VALUE_18 = 180")}
+    changed |= {"src/MaxText/keep.txt": "0\n2\n3\n4\n5\n6\n7\n", "src/MaxText/deleted.py": EDITED}
+    repo.commit("upstream's", changed)
+    repo.git("checkout", "-q", "fork")
+    ran = carry(repo.root)
+    assert ran.status == 1
+    assert b"src/MaxText/deleted.py: the fork deleted it, and upstream changed it" in ran.out
+    assert ran.out.count(b"  conflict ") == 1
+    work = tmp_path / "work"
+    assert (work / "src/MaxText/keep.txt").read_text() == "0\n2\n3\n4\n5\n6\n8\n"
+    assert (work / "src/MaxText/stays.py").read_text() == RIGHT
+    uses = (work / "src/maxtext/uses.py").read_text()
+    assert "import m\n" in uses.replace("from maxtext ", "")
+    assert "from MaxText import stays" in uses
+
+
+def test_a_folder_gives_way_to_a_file(carry: Callable[..., Ran], tmp_path: Path) -> None:
+    repo = moved(tmp_path / "repo", {"bin/a": "1\n", "bin/b": "2\n"})
+    repo.commit("a file", {"bin": "3\n"}, remove=("bin/a", "bin/b"))
+    ran = carry(repo.root)
+    assert (ran.status, ran.err) == (0, "")
+    assert repo.show("new", "bin") == "3\n"
+
+
+def test_a_merge_of_three(carry: Callable[..., Ran], tmp_path: Path) -> None:
+    repo = moved(tmp_path / "repo")
+    for name in "abc":
+        repo.git("checkout", "-q", "-b", name, "fork")
+        repo.commit(name, {f"{name}.txt": name})
+    repo.git("checkout", "-q", "fork")
+    repo.git("merge", "-q", "-m", "octopus", "a", "b", "c")
+    ran = carry(repo.root)
+    assert ran.status == 2
+    assert "a merge of 3 branches cannot be carried as it is; use --squash" in ran.err
+    assert not (tmp_path / "work").exists()
+    assert carry(repo.root, "--squash").status == 0
+    assert {"a.txt", "b.txt", "c.txt"} <= set(repo.tree("new"))
+
+
+def test_objects_named_by_sha256_are_refused(carry: Callable[..., Ran], tmp_path: Path) -> None:
+    root = tmp_path / "repo"
+    root.mkdir()
+    repo = Repo(root)
+    repo.git("init", "-q", "-b", "upstream", "--object-format=sha256")
+    repo.commit("base", {"a": "b\n"})
+    ran = carry(root)
+    assert ran.status == 2
+    assert "only SHA-1" in ran.err

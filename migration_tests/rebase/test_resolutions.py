@@ -38,6 +38,17 @@ CERTAIN = [
      "def f():\n  pass\n\n\ndef g():\n  pass\n\n\ndef h():\n  return 1\n", "both added"),
     ("match x:\n  case 1:\n    a()\n", "match x:\n  case 1:\n    a()\n  # new\n", "match x:\n  case 1:\n    b()\n",
      "match x:\n  case 1:\n    b()\n  # new\n", ""),
+    ("match x:\n  case 1:\n    a()\n  case _:\n    z()\n", "match x:\n  case 1:\n    a()\n  case 2:\n    b()\n  case _:\n    z()\n",
+     "match x:\n  case 1:\n    a()\n  case A.B:\n    c()\n  case _:\n    z()\n",
+     "match x:\n  case 1:\n    a()\n  case 2:\n    b()\n  case A.B:\n    c()\n  case _:\n    z()\n", "both added"),
+    ("def f(a, b: int):\n  a\n", "def f(a, b: str):\n  a\n", "def f(a, b: int = 3):\n  a\n", "def f(a, b: str = 3):\n  a\n", "different nodes"),
+    ("def f(a, b: int=1):\n  a\n", "def f(a, b: str=1):\n  a\n", "def f(a, b: int):\n  a\n", "def f(a, b: str):\n  a\n", "different nodes"),
+    ("def f(a) -> int:\n  a\n", "def f(a) -> str:\n  a\n", "def f(b) -> int:\n  a\n", "def f(b) -> str:\n  a\n", "different nodes"),
+    ("x: int\n", "x: str\n", "x: int = 3\n", "x: str = 3\n", "different nodes"),
+    ("class A:\n  x = 1\n", "class A(B):\n  x = 1\n", "class A(metaclass=M):\n  x = 1\n", "class A(B, metaclass=M):\n  x = 1\n", "different nodes"),
+    ("async def f(a):\n  x\n", "def f(a):\n  x\n", "async def f(b):\n  x\n", "def f(b):\n  x\n", "different nodes"),
+    ("class C:\n  a: int = 1\n", "class C:\n  a: int = 1\n  b: int = F(1, x=2)\n  c: int = 1\n", "class C:\n  a: int = 1\n  b: int = F(\n      1, x=2\n  )\n  d: int = 1\n",
+     "class C:\n  a: int = 1\n  b: int = F(1, x=2)\n  c: int = 1\n  d: int = 1\n", "same change"),
 ]  # fmt: skip
 
 
@@ -62,6 +73,8 @@ UNCERTAIN = [
     ("x = 1\n", "if t:\n  x = g(2)\n", "x = g(1)\n"),
     ("z = 1\n", "z = 1\n\n\nclass C:\n  a = 1\n", "class C:\n  a = 2\n\n\nz = 1\n"),  # twice
     ("x = 1  # one\n", "x = 2  # two\n", "x = 1  # uno\n"),
+    ("match x:\n  case 1:\n    a()\n", "match x:\n  case 1:\n    a()\n  case 2 | 3:\n    b()\n", "match x:\n  case 1:\n    a()\n  case 3:\n    c()\n"),
+    ("match x:\n  case 1:\n    a()\n", "match x:\n  case 1:\n    a()\n  case 2 if y:\n    b()\n", "match x:\n  case 1:\n    a()\n  case 3:\n    c()\n"),
 ]  # fmt: skip
 
 
