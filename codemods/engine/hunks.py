@@ -278,14 +278,19 @@ def _join_removed_imports(union: _Union, hunks: list[Hunk], numbers: list[int]) 
     """An import goes when nothing uses it any more, so it hangs on the removals of its uses."""
     for number in numbers:
         for edit in hunks[number].edits:
-            if edit.rule not in ("IMP012", "DMP008"):
+            whole = edit.rule in ("IMP012", "DMP008")
+            if not whole and edit.rule not in ("IMP001", "IMP002"):
                 continue
             names = _bound(edit.before)
+            if not whole:  # one that changes may lose a name whose last use is taken out
+                names -= _bound(edit.after or "")
             users = [
                 n
                 for n in numbers
                 for e in hunks[n].edits
-                if e.rule[:3] != "IMP" and names & (words(e.before) - words(e.after or ""))
+                if e.rule[:3] != "IMP"
+                and (whole or not (e.after or "").strip())
+                and names & (words(e.before) - words(e.after or ""))
             ]
             union.join([number, *users], "imports and the last uses of what they bind")
 

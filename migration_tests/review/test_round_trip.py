@@ -165,6 +165,14 @@ def test_a_name_in_a_file_that_stays(small: Run) -> None:
     assert [row["id"] for row in applied.data["left"]] == [stays]
 
 
+def test_an_import_that_loses_a_name_with_its_last_use(fixture: Run) -> None:
+    """The older layer's import goes since the branch that used it goes."""
+    here = [h for h in fixture.data["hunks"] if h["file"] == "src/MaxText/layers/decoders.py"]
+    use = next(h for h in here if "ling2.Ling2DecoderLayerToLinen]" in h["old"])
+    bound = next(h for h in here if "    ling2,\n" in h["old"])
+    assert use["set"] == bound["set"] is not None
+
+
 RENAMED = {
     **PIECES,
     "src/MaxText/layers/embeddings.py": "class Qwen3NextRotaryEmbedding:\n  pass\n",
