@@ -256,7 +256,7 @@ leaves out only what was rejected.
 
 @app.command(epilog=_APPLY_EXAMPLES)
 def apply(
-    made: Annotated[Path, typer.Argument(help="The folder that `run --out` made.", metavar="OUT")],
+    made: Annotated[Path, typer.Argument(help="The folder that `run --out` or an earlier `apply` made.", metavar="OUT")],
     decisions: Annotated[
         Path,
         typer.Option(help="What was decided, as report.html exports it.", metavar="FILE"),
