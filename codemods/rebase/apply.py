@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from codemods.rebase.certain import Resolution
 from codemods.rebase.lines import Conflict, Part, render
@@ -115,8 +115,34 @@ def apply_step(
         if path in renames or (elsewhere is not None and path in elsewhere.done):
             continue
         source = moved_to.get(path, path)
+        mine, taken = outcome.tree.get(source), path in outcome.tree
         _apply_file(store, before, after, source, path, outcome, elsewhere)
+        if source != path and mine is not None and not taken and homes is not None:
+            _renamed_twice(before, after, source, path, mine, homes, outcome)
     return outcome
+
+
+def _renamed_twice(
+    before: Virtual,
+    after: Virtual,
+    source: str,
+    path: str,
+    mine: Entry,
+    homes: Homes,
+    outcome: Outcome,
+) -> None:
+    """Make a conflict of a file that upstream and the fork gave two new names; it stands under the fork's."""
+    origin = before.origin.get(source, source)
+    name, upstreams, forks = (p.rpartition("/")[2] for p in (origin, source, path))
+    if homes.moved(origin) != source or name in (upstreams, forks) or upstreams == forks:
+        return
+    why = f"upstream renamed it to {source}, the fork to {path}"
+    for k, known in enumerate(outcome.conflicts):
+        if known.path == path:
+            outcome.conflicts[k] = replace(known, why=f"{known.why}; {why}")
+            return
+    sides = before.entry(source), mine, after.entry(path)
+    outcome.conflicts.append(Conflicted(path, after.origin.get(path, path), why, False, *sides))
 
 
 class _Elsewhere:

@@ -69,6 +69,11 @@ class Homes:
             return [found.path] if leaf == name and self._defines(module, name) and found else []
         return sorted(m.path for n, m in self._target.modules.items() if self._defines(n, name))
 
+    def moved(self, path: str) -> str | None:
+        """Where upstream moved a file; None if it did not."""
+        entry = self._map.paths.get(path)
+        return entry.new if entry is not None else None
+
     def _defines(self, module: str, name: str) -> bool:
         held = self._target.modules.get(module)
         return (

@@ -235,7 +235,10 @@ def _merge_block(
     ours: list[Item[Statement]],
     theirs: list[Item[Statement]],
     found: list[Resolution],
+    *,
+    distinct: bool = False,
 ) -> list[Part]:
+    """Merge a block; of one that is `distinct`, an enumeration's, no two members may have one value."""
     parts: list[Part] = []
     for step in sequence.merge(base, ours, theirs, _similar):
         if isinstance(step, Item):
@@ -245,7 +248,10 @@ def _merge_block(
         elif isinstance(step, Added):
             texts = _text(step.ours), _text(step.theirs)
             found += [r for twin in step.twins if (r := _twin(twin)) is not None]
-            if _bound(step.ours) & _bound(step.theirs):  # one name from two places
+            # One name from two places, or two members of an enumeration that would be one.
+            if _bound(step.ours) & _bound(step.theirs) or (
+                distinct and _values(step.ours) & _values(step.theirs)
+            ):
                 parts.append(Conflict("", *texts))
                 continue
             found.append(
@@ -271,6 +277,24 @@ def _merge_block(
             texts3 = _text(step.base), _text(step.ours), _text(step.theirs)
             parts += _certain(*texts3, found)
     return parts
+
+
+def _enumeration(node: cst.CSTNode | None) -> bool:
+    """Whether a class is an enumeration, by the names of what it derives from."""
+    return isinstance(node, cst.ClassDef) and any(
+        _code(base.value).endswith(("Enum", "Flag")) for base in node.bases
+    )
+
+
+def _values(items: list[Item[Statement]]) -> set[str]:
+    """What single names are set to."""
+    found: set[str] = set()
+    for item in items:
+        line = item.value.node
+        for node in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            if isinstance(node, cst.Assign):
+                found.add(_code(node.value))
+    return found
 
 
 def _twin(twin: Twin[Statement]) -> Resolution | None:
@@ -331,7 +355,7 @@ def merge_statement(
         parts: list[Part] = []
         for b, o, t in zip(base.sections, ours.sections, theirs.sections, strict=True):
             parts += _merge_leaf(b[0], o[0], t[0], found, header=True)
-            parts += _merge_block(b[1], o[1], t[1], found)
+            parts += _merge_block(b[1], o[1], t[1], found, distinct=_enumeration(ours.node))
         return parts
     return _merge_leaf(base.text, ours.text, theirs.text, found, header=False)
 

@@ -179,3 +179,31 @@ def test_a_look_alike_is_named(cli: CommandLine, tmp_path: Path) -> None:
     assert b"conflict" in ran.out
     assert b"src/maxtext/layers/pipeline.py: both sides changed the same lines" in ran.out
     assert b"src/maxtext/layers/pipeline_deprecated.py has `stage` as the fork knew it" in ran.out
+
+
+def test_a_file_that_both_sides_renamed(cli: CommandLine, tmp_path: Path) -> None:
+    repo = start(tmp_path / "repo", {"src/MaxText/m.py": _module("m")})
+    repo.commit("move", move={**MOVED, "src/MaxText/m.py": "src/maxtext/theirs.py"})
+    repo.git("checkout", "-q", "fork")
+    repo.commit("rename", move={"src/MaxText/m.py": "src/MaxText/mine.py"})
+    ran = rebase(cli, repo.root, tmp_path / "w")
+    assert ran.status == 1
+    words = b"upstream renamed it to src/maxtext/theirs.py, the fork to src/maxtext/mine.py"
+    assert words in ran.out
+    assert (tmp_path / "w/src/maxtext/mine.py").read_text() == _module("m")
+
+
+def test_a_line_that_the_fork_moved_and_upstream_changed(cli: CommandLine, tmp_path: Path) -> None:
+    one = "def one(x):\n" + "".join(f"  x = x + {k}\n" for k in range(8)) + "  return x\n\n\n"
+    rest = _module("value", 60) + "\n\n"
+    changed = one.replace("x + 3", "x + 33")
+    repo = start(tmp_path / "repo", {"src/MaxText/m.py": rest + one})
+    repo.commit("move", move={**MOVED, "src/MaxText/m.py": "src/maxtext/m.py"})
+    repo.commit("a line", {"src/maxtext/m.py": rest + changed})
+    repo.git("checkout", "-q", "fork")
+    repo.commit("first", {"src/MaxText/m.py": one + rest})
+    ran = rebase(cli, repo.root, tmp_path / "w")
+    assert (ran.status, ran.err) == (0, "")
+    assert repo.show("new", "src/maxtext/m.py").split() == (rest + changed).split()
+    report = (tmp_path / "w/rebase-report.json").read_text()
+    assert "the fork moved it, unchanged, and upstream changed it: upstream's stands" in report

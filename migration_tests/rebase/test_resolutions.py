@@ -62,6 +62,7 @@ def test_what_is_certain_is_resolved(
 
 
 UNCERTAIN = [
+    ("class E(Enum):\n  A = 1\n", "class E(Enum):\n  A = 1\n  B = 2\n", "class E(Enum):\n  A = 1\n  C = 2\n"),
     ("x = 1\n", "x = 2\n", "x = 3\n"),
     ("x = 1\ny = 1\n", "x = 2\ny = 1\n", "y = 1\n"),  # changed there, removed here
     ("x = 1\ny = 1\n", "y = 1\n", "x = 2\ny = 1\n"),
