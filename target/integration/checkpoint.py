@@ -16,6 +16,8 @@ HF_SHAPE = f"{CONVERSION}/utils/hf_shape.py"
 HF_MODEL_CONFIGS = f"{CONVERSION}/utils/hf_model_configs.py"
 CONVERSION_UTILS = f"{CONVERSION}/utils/utils.py"
 TO_MAXTEXT = f"{CONVERSION}/to_maxtext.py"
+TENSOR_HANDLING = f"{CONVERSION}/utils/tensor_handling.py"
+LOAD_DYNAMIC = f"{CONVERSION}/utils/load_dynamic.py"
 TO_HUGGINGFACE = f"{CONVERSION}/to_huggingface.py"
 CHECKPOINTING = "maxtext/common/checkpointing.py"
 MODEL_CREATION = "maxtext/utils/model_creation_utils.py"
@@ -36,6 +38,29 @@ def check_ling2_record(checkpoint_path, config):
     return
   root = str(checkpoint_path).rstrip("/").removesuffix("/items")
   ling2_record.check(load_checkpoint_metadata(root), config, root)
+'''
+
+_CHECK_BIAS = '''
+def refuse_without_routing_bias(restored, abstract_nnx_state, config):
+  """Refuses a checkpoint of weights alone in place of a full state, whose routing bias would be a new one in silence.
+
+  Args:
+    restored: what was restored, in the layout on disk.
+    abstract_nnx_state: the state that it is for.
+    config: MaxText config, of any model.
+  """
+  if getattr(config, "decoder_block", None) != DecoderBlockType.LING2:
+    return
+  for path, variable in nnx.to_flat_state(abstract_nnx_state):
+    if type(variable).__name__ == "MoEBiasVar":
+      leaf = restored.get("nnx_aux")
+      for key in path:
+        leaf = leaf.get(key) if isinstance(leaf, dict) else None
+      if leaf is None or isinstance(leaf, jax.ShapeDtypeStruct):
+        name = "/".join(map(str, path))
+        raise ValueError(
+            f"The Ling2 checkpoint has weights alone, {name} not in a full state: name it in load_parameters_path."
+        )
 '''
 
 _WITH_BIAS = '''
@@ -90,14 +115,28 @@ def _hf_configs(file: AnchoredFile) -> None:
     file.add_import(f"from {_UTILS} import ling2_hf_config")
 
 
-def _stacking(file: AnchoredFile) -> None:
+def _stacking(file: AnchoredFile, chooses: str = "_get_hf_loading_function") -> None:
     build = file.module.function("_build_single_axis_stacked_tensor")
     build.parameters.add('mt_key: str = ""', after="config")
     build.statement("mt_slice_shape_list = list(target_shape)").insert_before(
         "axis_to_stack = ling2_mapping.stack_axis(mt_key, config, axis_to_stack)"
     )
-    chosen = file.module.function("_get_hf_loading_function")
+    chosen = file.module.function(chooses)
+    chosen.parameters.add('mt_key: str = ""', after="config")
     chosen.expression("partial(_build_single_axis_stacked_tensor, ...)").arguments.add("mt_key")
+    file.add_import(_MAPPING)
+
+
+def _stacking_on_load(file: AnchoredFile) -> None:
+    _stacking(file, "get_hf_loading_function")
+
+
+def _loading(file: AnchoredFile) -> None:
+    transform = file.module.function("transform_hf_state_to_mt_state")
+    transform.statement("check_name = mt_name").insert_before(
+        "mt_name = ling2_mapping.weight_name(mt_key, maxtext_config, mt_name)"
+    )
+    transform.expression("get_hf_loading_function(...)").arguments.add("mt_key")
     file.add_import(_MAPPING)
 
 
@@ -126,6 +165,11 @@ def _architecture(file: AnchoredFile) -> None:
 
 def _record(file: AnchoredFile) -> None:
     file.module.statement("def load_checkpoint_metadata(): ...").insert_after(_CHECK)
+    file.module.statement("def _restored_linen_to_nnx(): ...").insert_before(_CHECK_BIAS)
+    restored = file.module.function("_restored_linen_to_nnx")
+    restored.statement("return _linen_items_to_nnx(...)").insert_before(
+        "refuse_without_routing_bias(restored_linen, abstract_nnx_state, config)"
+    )
     saved = file.module.function("save_checkpoint")
     saved.statement('if hasattr(config, "scan_layers"): ...').insert_after(
         'if getattr(config, "decoder_block", None) == DecoderBlockType.LING2:\n'
@@ -376,6 +420,65 @@ def _get_hf_loading_function(hf_source_keys_or_key, tensor_getter, shape, config
 """,
                 ),
                 Example(
+                    path=TENSOR_HANDLING,
+                    before="""\
+import numpy as np
+
+
+def _build_single_axis_stacked_tensor(hf_source_keys, tensor_getter_fn, target_leaf, config):
+  axis_to_stack = config.param_scan_axis if config.scan_layers else 0
+
+  mt_slice_shape_list = list(target_shape)
+  return mt_slice_shape_list
+
+
+def get_hf_loading_function(hf_source_keys_or_key, tensor_getter, mt_target_leaf, config):
+  return partial(_build_single_axis_stacked_tensor, hf_source_keys_or_key, tensor_getter, mt_target_leaf, config)
+""",
+                    after="""\
+import numpy as np
+from maxtext.checkpoint_conversion.utils import ling2_mapping
+
+
+def _build_single_axis_stacked_tensor(hf_source_keys, tensor_getter_fn, target_leaf, config, mt_key: str = ""):
+  axis_to_stack = config.param_scan_axis if config.scan_layers else 0
+
+  axis_to_stack = ling2_mapping.stack_axis(mt_key, config, axis_to_stack)
+  mt_slice_shape_list = list(target_shape)
+  return mt_slice_shape_list
+
+
+def get_hf_loading_function(hf_source_keys_or_key, tensor_getter, mt_target_leaf, config, mt_key: str = ""):
+  return partial(_build_single_axis_stacked_tensor, hf_source_keys_or_key, tensor_getter, mt_target_leaf, config, mt_key)
+""",
+                ),
+                Example(
+                    path=LOAD_DYNAMIC,
+                    before="""\
+from maxtext.checkpoint_conversion.utils import tensor_handling
+
+
+def transform_hf_state_to_mt_state(flat_target, param_map_mt_to_hf, maxtext_config):
+  for mt_key, hf_source in param_map_mt_to_hf.items():
+    mt_name = mt_key.replace("params-", "").replace("-", ".")
+    check_name = mt_name
+    load_fn = get_hf_loading_function(hf_source, flat_target[check_name], maxtext_config)
+    load_fn()
+""",
+                    after="""\
+from maxtext.checkpoint_conversion.utils import ling2_mapping, tensor_handling
+
+
+def transform_hf_state_to_mt_state(flat_target, param_map_mt_to_hf, maxtext_config):
+  for mt_key, hf_source in param_map_mt_to_hf.items():
+    mt_name = mt_key.replace("params-", "").replace("-", ".")
+    mt_name = ling2_mapping.weight_name(mt_key, maxtext_config, mt_name)
+    check_name = mt_name
+    load_fn = get_hf_loading_function(hf_source, flat_target[check_name], maxtext_config, mt_key)
+    load_fn()
+""",
+                ),
+                Example(
                     path=CONVERSION_UTILS,
                     before="""\
 from maxtext.utils import max_logging
@@ -406,7 +509,12 @@ def process_maxtext_param(maxtext_param_key, weight, hf_target_paths, maxtext_co
                 ),
             ),
         ),
-        (Step(TO_MAXTEXT, _stacking), Step(CONVERSION_UTILS, _unstacking)),
+        (
+            Step(TO_MAXTEXT, _stacking),
+            Step(CONVERSION_UTILS, _unstacking),
+            Step(TENSOR_HANDLING, _stacking_on_load, optional=True),
+            Step(LOAD_DYNAMIC, _loading, optional=True),
+        ),
     ),
     Integration(
         Rule(
@@ -472,6 +580,10 @@ def main(argv):
 from maxtext.common import grain_utility
 
 
+def _restored_linen_to_nnx(restored_linen, abstract_nnx_state, config=None):
+  return _linen_items_to_nnx(restored_linen, abstract_nnx_state)
+
+
 def load_state_if_possible(checkpoint_manager, load_parameters_from_path, load_full_state_from_path, maxtext_config):
   if checkpoint_manager is not None:
     step = latest_step(checkpoint_manager)
@@ -498,6 +610,16 @@ def save_checkpoint(checkpoint_manager, step, state, config=None):
                     after="""\
 from maxtext.common import grain_utility, ling2_record
 from maxtext.common.common_types import DecoderBlockType
+
+
+"""
+                    + _CHECK_BIAS.strip("\n")
+                    + """
+
+
+def _restored_linen_to_nnx(restored_linen, abstract_nnx_state, config=None):
+  refuse_without_routing_bias(restored_linen, abstract_nnx_state, config)
+  return _linen_items_to_nnx(restored_linen, abstract_nnx_state)
 
 
 def load_state_if_possible(checkpoint_manager, load_parameters_from_path, load_full_state_from_path, maxtext_config):

@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 from maxtext.checkpoint_conversion.ling2 import convert, hf_files, plan
 from maxtext.checkpoint_conversion.utils import ling2_params
-from maxtext.common import checkpointing
+from maxtext.common import checkpointing, train_state_nnx
 from maxtext.utils import model_creation_utils
 
 from migration_tests.model.inside import models
@@ -36,6 +36,57 @@ def config_of(directory: Path, scan_layers: bool, slope: str, **options: Any) ->
         max_target_length=200,
         **options,
     )
+
+
+def loaded_weights(config: Any, path: Path, **options: Any) -> dict[tuple[str, ...], np.ndarray]:
+    """What training takes from `load_parameters_path`."""
+    _, abstract = model_creation_utils.create_nnx_abstract_model(config, models.make_mesh(config))
+    state = nnx.State({"model": nnx.state(abstract)})
+    _, params = checkpointing.load_state_if_possible(
+        None, None, str(path), "", 8, state, maxtext_config=config, **options
+    )
+    return {path: np.asarray(v.get_value()) for path, v in nnx.to_flat_state(params)}
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_safetensors_at_the_start_of_a_run(scan_layers: bool, tmp_path: Path) -> None:
+    """`source_checkpoint_layout: safetensors_dynamic` loads what a conversion first would have."""
+    directory = ORACLE / VARIANTS[0]
+    config = config_of(directory, scan_layers, "zero_based")
+    convert.to_maxtext(plan.plan(directory, scan_layers), tmp_path / "out", "zero_based", "test")
+    expected = loaded_weights(config, tmp_path / "out" / "0" / "items")
+    assert any(path[-2:] == ("gate", "bias") for path in expected)
+    actual = loaded_weights(config, directory, source_checkpoint_layout="safetensors_dynamic")
+    assert actual.keys() == expected.keys()
+    for path, value in expected.items():
+        assert value.dtype == actual[path].dtype, path
+        assert value.tobytes() == actual[path].tobytes(), path
+
+
+@pytest.mark.parametrize("place", ["0/items", "0"])
+def test_weights_are_no_full_state(place: str, tmp_path: Path) -> None:
+    """`load_full_state_path` would leave the routing bias as it is initialized."""
+    directory = ORACLE / VARIANTS[0]
+    config = config_of(directory, True, "zero_based")
+    convert.to_maxtext(plan.plan(directory, True), tmp_path / "out", "zero_based", "test")
+    _, abstract = model_creation_utils.create_nnx_abstract_model(config, models.make_mesh(config))
+    state = nnx.State({"model": nnx.state(abstract)})
+    with pytest.raises(ValueError, match=r"gate/bias .* load_parameters_path") as caught:
+        checkpointing.load_state_if_possible(
+            None, None, "", str(tmp_path / "out" / place), 8, state, maxtext_config=config
+        )
+    assert "\n" not in str(caught.value)
+
+
+def test_a_full_state_with_its_bias_passes() -> None:
+    directory = ORACLE / VARIANTS[0]
+    config = config_of(directory, True, "zero_based")
+    _, abstract = model_creation_utils.create_nnx_abstract_model(config, models.make_mesh(config))
+    state = nnx.State({"model": nnx.state(abstract)})
+    stored = train_state_nnx.to_checkpoint_dict(
+        jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), state)
+    )
+    checkpointing.refuse_without_routing_bias(stored, state, config)
 
 
 def restored(config: Any, items: Path) -> nnx.Module:

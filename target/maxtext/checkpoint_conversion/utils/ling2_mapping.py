@@ -135,6 +135,17 @@ def stack_axis(mt_key: str, config: Any, default: int) -> int:
   return 0 if is_variable else config.param_scan_axis
 
 
+def weight_name(mt_key: str, config: Any, default: str) -> str:
+  """Returns the name of a parameter among all weights of the model, where collections are not told apart.
+
+  Args:
+    mt_key: key of the parameter.
+    config: MaxText config, of any model.
+    default: the name for other models.
+  """
+  return mt_key.split("-", 1)[1].replace("-", ".") if is_ling2(config) else default
+
+
 def abstract_weights(collections: Any, config: Any) -> Any:
   """Returns the weights that a release with the Linen decoder converts: its parameters, and Ling2's routing bias.
 
