@@ -66,6 +66,7 @@ YARN: dict[str, Any] = {
         ({"fused_qkv": True}, "fused_qkv"),
         ({"mhc_expansion_rate": 2}, "mhc_expansion_rate=2"),
         ({"attention": "paged"}, "attention='paged'"),
+        ({"ici_sequence_parallelism": 2}, "the axis 'sequence' in mesh_axes"),
         ({"use_chunked_prefill": True}, "use_chunked_prefill"),
         (
             {"stack_prefill_result_cache": True, "scan_layers": False},

@@ -18,6 +18,7 @@ from maxtext.layers.attention_mla import MLA
 from maxtext.layers.linears import MlpBlock
 from maxtext.layers.moe import MoEBiasVar, RoutedAndSharedMoE
 from maxtext.layers.multi_token_prediction import MultiTokenPredictionLayer
+from maxtext.layers.nnx_decoders import NNXDecoder
 from maxtext.models import ling2
 from maxtext.utils import model_creation_utils
 
@@ -320,8 +321,9 @@ class TestEveryLayerCounts:
         assert seen == linear
 
 
-def test_packed_sequences_do_not_see_each_other() -> None:
-    config = layers_config((4, 3, 1), scan_layers=True)
+def test_packed_sequences_do_not_see_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the logits nor in those of the MTP layer, at whose last token there is no next one."""
+    config = layers_config((4, 3, 1), scan_layers=True, mtp_num_layers=1)
     model = models.make_model(config)
     rng = np.random.default_rng(0)
     one, other = rng.integers(0, config.vocab_size, 10), rng.integers(0, config.vocab_size, 11)
@@ -329,17 +331,29 @@ def test_packed_sequences_do_not_see_each_other() -> None:
     segments = jnp.asarray([1] * 10 + [2] * 11 + [0] * 3)[None]
     positions = jnp.asarray([*range(10), *range(11), 0, 0, 0])[None]
 
-    def forward(model: nnx.Module, tokens: Any, positions: Any, segments: Any) -> jax.Array:
-        return model(tokens, positions, segments, enable_dropout=False)
+    heads: list[jax.Array] = []
+    head = NNXDecoder.apply_output_head
 
+    def record_head(*args: Any, **kwargs: Any) -> Any:
+        heads.append(head(*args, **kwargs))
+        return heads[-1]
+
+    def forward(model: nnx.Module, tokens: Any, positions: Any, segments: Any) -> jax.Array:
+        heads.clear()
+        model(tokens, positions, segments, enable_dropout=False)
+        return jnp.stack(heads)
+
+    monkeypatch.setattr(NNXDecoder, "apply_output_head", record_head)
     call = models.compiled(model, forward)
     together = call({}, packed, positions, segments)
+    assert together.shape == (2, 1, 24, config.vocab_size)
     for start, sequence in ((0, one), (10, other)):
         padded = jnp.asarray(np.r_[sequence, [0] * (24 - len(sequence))])[None]
         ones = (jnp.arange(24) < len(sequence)).astype(jnp.int32)[None]
         alone = call({}, padded, models.positions_of(padded), ones)
         end = start + len(sequence)
-        assert relative(together[:, start:end], alone[:, : len(sequence)]) <= TOLERANCE
+        for actual, expected in zip(together, alone, strict=True):
+            assert relative(actual[:, start:end], expected[:, : len(sequence)]) <= TOLERANCE
 
 
 @pytest.mark.parametrize("normed", [False, True])

@@ -216,6 +216,27 @@ def test_gradient_accumulation(run_training: Any) -> None:
     np.testing.assert_array_equal(parts.unscanned_biases(), whole.unscanned_biases())
 
 
+def test_optimizer_state_in_host_memory(run_training: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: set[str] = set()
+    setup = maxtext_utils.setup_training_state
+
+    def setup_and_look(*args: Any, **kwargs: Any) -> Any:
+        result = setup(*args, **kwargs)
+        moments = [
+            value.get_value()
+            for path, value in nnx.to_flat_state(nnx.state(result[0].optimizer))
+            if "mu" in path or "nu" in path
+        ]
+        kinds.update(moment.sharding.memory_kind for moment in moments)
+        return result
+
+    whole = run_training(scan_layers=True, mtp_num_layers=1)
+    monkeypatch.setattr(maxtext_utils, "setup_training_state", setup_and_look)
+    host = run_training(3, scan_layers=True, mtp_num_layers=1, optimizer_memory_host_offload=True)
+    assert kinds == {"pinned_host"}
+    np.testing.assert_allclose(host.series("loss"), whole.series("loss")[:3], rtol=1e-6)
+
+
 def test_checkpoints_continue_bit_for_bit(run_training: Any, tmp_path: Path) -> None:
     options = {
         "scan_layers": True,

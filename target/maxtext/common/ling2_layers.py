@@ -294,6 +294,8 @@ def validate_config(config: Any) -> None:
         "Ling2 with context parallelism needs context_parallel_load_balance=False: a GLA layer gathers the sequence and "
         "runs over it in order."
     )
+  if config.ici_sequence_parallelism * config.dcn_sequence_parallelism > 1 and "sequence" not in config.mesh_axes:
+    raise ValueError("Sequence parallelism needs the axis 'sequence' in mesh_axes; ici_context_parallelism has one.")
   if getattr(config, "mhc_expansion_rate", 1) > 1:
     raise ValueError(f"Ling2 does not support mhc_expansion_rate={config.mhc_expansion_rate}.")
   for field in ("use_batch_split_schedule", "engram_layers", "te_moe_block"):
