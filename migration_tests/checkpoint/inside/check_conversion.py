@@ -299,6 +299,36 @@ def test_layers_on_another_axis(tmp_path: Path) -> None:
     assert compare.compare_values(tmp_path / "one", source).identical
 
 
+# Decoders whose scan has no cycle, one, or no rest; with no layer that is not dense, and without MTP.
+SMALL: list[dict[str, Any]] = [
+    {"num_hidden_layers": 1, "first_k_dense_replace": 0},
+    {"num_hidden_layers": 2, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0},
+    {"num_hidden_layers": 3, "first_k_dense_replace": 0, "num_experts_per_tok": 1},
+    {"num_hidden_layers": 2, "first_k_dense_replace": 2, "num_nextn_predict_layers": 3},
+    {"num_hidden_layers": 2, "num_experts": None, "num_nextn_predict_layers": 0},
+    {"num_hidden_layers": 4, "layer_group_size": 1, "first_k_dense_replace": 2},
+    {"num_hidden_layers": 5, "q_lora_rank": None, "tie_word_embeddings": True},
+    {"num_hidden_layers": 8, "mla_tail_rule": "last", "num_shared_experts": 2},
+    {"num_hidden_layers": 8, "mla_tail_rule": "never", "use_qk_norm": False},
+]
+
+
+@pytest.mark.parametrize("changes", SMALL, ids=str)
+def test_small_decoders(changes: dict[str, Any], tmp_path: Path) -> None:
+    config = hf_config(**changes)
+    expected = hf_folders.random_bits(config)
+    source = hf_folders.write_folder(tmp_path / "source", config, expected)
+    for scan_layers in (False, True):
+        out = tmp_path / str(scan_layers)
+        model = to_maxtext(source, out / "mt", scan_layers)
+        assert compare.compare_values(out / "mt", source).identical
+        hf_folders.assert_same_bits(to_hf(model, out / "hf"), expected)
+        convert.restack(model, out / "other", not scan_layers, "test")
+        hf_folders.assert_same_bits(
+            to_hf(convert.open_maxtext(out / "other"), out / "hf2"), expected
+        )
+
+
 @pytest.mark.parametrize(
     ("block", "scan_layers"),
     [("ALMoeBlock_0", False), ("DeepSeekMoeBlock_0", False), ("ALMoeBlock_0", True)],

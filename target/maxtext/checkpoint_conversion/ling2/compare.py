@@ -168,7 +168,7 @@ def _open(
 
 
 def _compare_shapes(left: orbax_files.MaxTextCheckpoint, right: hf_files.HfCheckpoint) -> ShapeReport:
-  scan_layers = any(leaf.path[:2] == ("decoder", "layers") for leaf in left.leaves)
+  scan_layers = left.scan_layers
   dims = plans.dims_of(right)
   dims = dataclasses.replace(dims, param_scan_axis=orbax_files.scan_axis(left, dims, scan_layers))
   by_path = {parameter.path: parameter for parameter in ling2_params.parameters(dims, scan_layers)}

@@ -368,7 +368,7 @@ def open_maxtext(path: pathlib.Path, config: pathlib.Path | None = None) -> MaxT
     values = hf_files.parse_config(checkpoint.items.parent / orbax_files.STEP_METADATA, text)
   else:
     raise CheckpointError(f"{path}: does not record config.json of its model; name it with --config.")
-  scan_layers = any(leaf.path[:2] == ("decoder", "layers") for leaf in checkpoint.leaves)
+  scan_layers = checkpoint.scan_layers
   try:
     dims = _dims(values, record.get("mla_tail_rule"), checkpoint, scan_layers)
     parameters = ling2_params.parameters(dims, scan_layers)

@@ -145,6 +145,11 @@ class MaxTextCheckpoint:
         raise CheckpointError(f"{self.items}: {leaf.name} is {leaf.dtype}; weights are {', '.join(hf_files.MOVED_AS)}.")
     self.digest = _digest(self.items)
 
+  @property
+  def scan_layers(self) -> bool:
+    """Whether its layers are stacked: they have the names of a scanned decoder, which may have no whole cycle to scan."""
+    return any(leaf.path[:2] in (("decoder", "layers"), ("decoder", "layers_remainder")) for leaf in self.leaves)
+
   def _open(self, name: str) -> ts.TensorStore:
     info = types.ParamInfo(
         name=name, parent_dir=epath.Path(self.items), use_zarr3=self._zarr3, ts_context=self._context
