@@ -8,6 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 from codemods.engine.tree import UnparsableError
 from codemods.rebase import sequence
@@ -29,6 +30,14 @@ def merge_text(path: str, base: str, ours: str, theirs: str) -> tuple[list[Part]
     Returns:
         Merged text and conflicts, and every resolution made.
     """
+    parts, found = _merge_text(path, base, ours, theirs)
+    return list(parts), list(found)
+
+
+@lru_cache(maxsize=64)  # what is looked at in advance is merged again when its commit comes
+def _merge_text(
+    path: str, base: str, ours: str, theirs: str
+) -> tuple[list[Part], list[Resolution]]:
     python = path.endswith((".py", ".pyi"))
     parts, found = _merged(path, base, ours, theirs, python)
     if not _conflicts(parts) and path.endswith((".py", ".pyi", ".yml", ".yaml")):
