@@ -9,7 +9,7 @@ TREE is an upstream tree with the model in it (`ling2-migrate overlay`). MaxText
   compile    seconds of the TPU compiler, and processor seconds of all its threads
   HLO        size of the lowered program (StableHLO text), MB
   argument   HBM of parameters, optimizer state and batch per device, GB
-  temp       HBM of everything else while the step runs, per device, GB
+  temp       HBM of everything else while the step runs, per device, GB; `needs` where that is more than the device has
 --lower-only stops before the compiler. Times are of this machine; on one that does other work at the same time, compare
 processor seconds.
 """
@@ -20,6 +20,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -69,10 +70,11 @@ class Measured:
     compile_cpu_seconds: float | None = None
     argument_bytes: int | None = None
     temp_bytes: int | None = None
+    out_of_memory: str | None = None
 
 
 class LoweredError(Exception):
-    """Ends `train_compile` before the compiler."""
+    """Ends `train_compile` before the compiler, or where the program does not fit into HBM."""
 
 
 def child(options: dict[str, Any], lower_only: bool) -> None:
@@ -97,7 +99,13 @@ def child(options: dict[str, Any], lower_only: bool) -> None:
         if lower_only:
             raise LoweredError
         begin, cpu_begin = time.perf_counter(), time.process_time()
-        compiled = compile_lowered(lowered, *args, **kwargs)
+        try:
+            compiled = compile_lowered(lowered, *args, **kwargs)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            figures["out_of_memory"] = str(error).splitlines()[0]
+            raise LoweredError from error
         figures["compile_seconds"] = time.perf_counter() - begin
         figures["compile_cpu_seconds"] = time.process_time() - cpu_begin
         memory = compiled.memory_analysis()
@@ -163,9 +171,15 @@ def table(rows: Sequence[Measured]) -> Table:
             cell(row.compile_cpu_seconds),
             cell(row.hlo_bytes, 1e6),
             cell(row.argument_bytes, 1e9),
-            cell(row.temp_bytes, 1e9),
+            cell(row.temp_bytes, 1e9) if row.out_of_memory is None else _needs(row.out_of_memory),
         )
     return result
+
+
+def _needs(message: str) -> str:
+    """What the compiler says of a program that does not fit, in short."""
+    sizes = re.findall(r"\((\d+(?:\.\d+)?)G\)", message)
+    return f"needs {sizes[0]} GiB of {sizes[1]}" if len(sizes) == 2 else "out of memory"
 
 
 def main() -> int:
@@ -189,8 +203,7 @@ def main() -> int:
             rows.append(
                 measure(arguments.tree.resolve(), topology, scan, given, arguments.lower_only)
             )
-            if not arguments.json:
-                Console(stderr=True).print(rows[-1])
+            Console(stderr=True).print(rows[-1])  # the next ones may take an hour
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows]))
     else:
