@@ -91,6 +91,8 @@ def _training_only(file: AnchoredFile) -> None:
     branch.whole.insert_before(_IDLE, apart=True)
     if not branch.test.matches("__test and not mtp_is_idle"):
         branch.test.replace(f"{branch.test.source} and not mtp_is_idle")
+    for name in ("DecoderBlockType", "MODEL_MODE_TRAIN"):
+        file.add_import(f"from maxtext.common.common_types import {name}")
 
 
 INTEGRATIONS = (
@@ -284,6 +286,9 @@ class NNXDecoder(nnx.Module):
                 Example(
                     path=MODELS,
                     before="""\
+from maxtext.common.common_types import Config, MODEL_MODE_TRAIN
+
+
 class Transformer(nnx.Module):
 
   def __call__(self, tokens, model_mode):
@@ -294,6 +299,9 @@ class Transformer(nnx.Module):
     return logits
 """,
                     after="""\
+from maxtext.common.common_types import Config, DecoderBlockType, MODEL_MODE_TRAIN
+
+
 class Transformer(nnx.Module):
 
   def __call__(self, tokens, model_mode):
