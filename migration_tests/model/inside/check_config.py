@@ -67,6 +67,7 @@ YARN: dict[str, Any] = {
         ({"mhc_expansion_rate": 2}, "mhc_expansion_rate=2"),
         ({"attention": "paged"}, "attention='paged'"),
         ({"ici_sequence_parallelism": 2}, "the axis 'sequence' in mesh_axes"),
+        ({"ici_tensor_sequence_parallelism": 2}, "tensor-sequence parallelism"),
         ({"use_chunked_prefill": True}, "use_chunked_prefill"),
         (
             {"stack_prefill_result_cache": True, "scan_layers": False},

@@ -296,6 +296,9 @@ def validate_config(config: Any) -> None:
     )
   if config.ici_sequence_parallelism * config.dcn_sequence_parallelism > 1 and "sequence" not in config.mesh_axes:
     raise ValueError("Sequence parallelism needs the axis 'sequence' in mesh_axes; ici_context_parallelism has one.")
+  if config.ici_tensor_sequence_parallelism * config.dcn_tensor_sequence_parallelism > 1:
+    # Measured on eight virtual devices: outputs are right, gradients of the norms of GLA's queries and keys are not.
+    raise ValueError("Ling2 does not support tensor-sequence parallelism; use ici_tensor_parallelism.")
   if getattr(config, "mhc_expansion_rate", 1) > 1:
     raise ValueError(f"Ling2 does not support mhc_expansion_rate={config.mhc_expansion_rate}.")
   for field in ("use_batch_split_schedule", "engram_layers", "te_moe_block"):
