@@ -310,6 +310,7 @@ SMALL: list[dict[str, Any]] = [
     {"num_hidden_layers": 5, "q_lora_rank": None, "tie_word_embeddings": True},
     {"num_hidden_layers": 8, "mla_tail_rule": "last", "num_shared_experts": 2},
     {"num_hidden_layers": 8, "mla_tail_rule": "never", "use_qk_norm": False},
+    {"num_hidden_layers": 7, "num_shared_experts": None, "n_shared_experts": 3},
 ]
 
 

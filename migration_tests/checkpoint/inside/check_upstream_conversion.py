@@ -169,6 +169,7 @@ def check_refused(items: Path, options: dict[str, Any]) -> None:
     assert metadata["ling2"] == {
         "gla_slope_index": "zero_based",
         "mla_tail_rule": "all",
+        "param_scan_axis": 1,
         "written_by": "MaxText",
     }
     other = {"gla_slope_index": "hf"}

@@ -396,27 +396,18 @@ def _dims(
 ) -> ling2_params.ModelDims:
   """Returns the dims of the model, settling what the config leaves open by what the checkpoint has."""
   has_bias = any(leaf.path[-2:] == ("gate", "bias") for leaf in checkpoint.leaves)
-  rules = [tail_rule] if tail_rule else list(ling2_params.ling2_layers.MLA_TAIL_RULES)
-  candidates = []
-  for rule in rules:
-    dims = dataclasses.replace(ling2_params.ModelDims.from_hf_config(config, None, rule), routed_bias=has_bias)
-    for width in _shared_widths(config, dims):
-      dims = dataclasses.replace(dims, shared_mlp_dim=width)
-      axis = orbax_files.scan_axis(checkpoint, dims, scan_layers)
-      candidates.append(dataclasses.replace(dims, param_scan_axis=axis))
-  for dims in candidates:
-    known = {parameter.path: parameter for parameter in ling2_params.parameters(dims, scan_layers)}
-    leaves = {ling2_params.rename_legacy(leaf.path, dims, scan_layers): leaf for leaf in checkpoint.leaves}
-    if known.keys() == leaves.keys() and all(leaves[path].holds(parameter) for path, parameter in known.items()):
-      return dims
-  return candidates[0]
-
-
-def _shared_widths(config: dict[str, Any], dims: ling2_params.ModelDims) -> list[int]:
-  """The widths that the shared experts may have, the likeliest first."""
-  stated, count = config.get("moe_shared_expert_intermediate_size"), config.get("num_shared_experts") or 1
-  widths = [dims.shared_mlp_dim, dims.moe_mlp_dim * count]
-  return list(dict.fromkeys([*widths, stated] if stated else widths))
+  first = None
+  for rule in [tail_rule] if tail_rule else ling2_params.ling2_layers.MLA_TAIL_RULES:
+    of_rule = dataclasses.replace(ling2_params.ModelDims.from_hf_config(config, None, rule), routed_bias=has_bias)
+    for width in ling2_params.shared_mlp_dims(config):
+      dims = dataclasses.replace(of_rule, shared_mlp_dim=width)
+      dims = dataclasses.replace(dims, param_scan_axis=orbax_files.scan_axis(checkpoint, dims, scan_layers))
+      first = first or dims
+      known = {parameter.path: parameter for parameter in ling2_params.parameters(dims, scan_layers)}
+      leaves = {ling2_params.rename_legacy(leaf.path, dims, scan_layers): leaf for leaf in checkpoint.leaves}
+      if known.keys() == leaves.keys() and all(leaves[path].holds(parameter) for path, parameter in known.items()):
+        return dims
+  return first
 
 
 def to_hf(model: MaxTextModel, out: pathlib.Path, settings: Settings = Settings()) -> Converted:

@@ -431,8 +431,17 @@ def _refuse_what_the_model_lacks(hf_config: Mapping[str, Any], hf: _HfConfig) ->
     raise ValueError("num_shared_experts: Ling2's MoE layers have at least one shared expert.")
 
 
-def _shared_expert_dim(hf: _HfConfig, shared_experts: int, shapes: None | Mapping[str, Shape]) -> int:
-  """Returns the width of one shared expert.
+def shared_mlp_dims(hf_config: Mapping[str, Any]) -> list[int]:
+  """Returns the widths that the shared experts together may have, the likeliest first; 0 where there are no experts."""
+  hf = _HfConfig(hf_config)
+  if hf.get("num_experts") is None:
+    return [0]
+  shared_experts = hf.integer("num_shared_experts")
+  return list(dict.fromkeys(dim * shared_experts for dim in _shared_expert_dims(hf, shared_experts)))
+
+
+def _shared_expert_dims(hf: _HfConfig, shared_experts: int) -> list[int]:
+  """Returns the widths that one shared expert may have.
 
   Where `moe_shared_expert_intermediate_size` is given, the published model code ignores it, other implementations take it
   for the width of one shared expert, and it could be that of all of them; the tensors tell.
@@ -442,6 +451,12 @@ def _shared_expert_dim(hf: _HfConfig, shared_experts: int, shapes: None | Mappin
   candidates = [stated, width] if stated else [width]
   if stated and stated % shared_experts == 0:
     candidates.append(stated // shared_experts)
+  return candidates
+
+
+def _shared_expert_dim(hf: _HfConfig, shared_experts: int, shapes: None | Mapping[str, Shape]) -> int:
+  """Returns the width of one shared expert."""
+  candidates = _shared_expert_dims(hf, shared_experts)
   for name, shape in (shapes or {}).items():
     if name.endswith(".mlp.shared_experts.gate_proj.weight"):
       return next((dim for dim in candidates if shape and dim * shared_experts == shape[0]), candidates[0])
