@@ -256,7 +256,12 @@ leaves out only what was rejected.
 
 @app.command(epilog=_APPLY_EXAMPLES)
 def apply(
-    made: Annotated[Path, typer.Argument(help="The folder that `run --out` or an earlier `apply` made.", metavar="OUT")],
+    made: Annotated[
+        Path,
+        typer.Argument(
+            help="The folder that `run --out` or an earlier `apply` made.", metavar="OUT"
+        ),
+    ],
     decisions: Annotated[
         Path,
         typer.Option(help="What was decided, as report.html exports it.", metavar="FILE"),
@@ -554,7 +559,11 @@ def parity(
     ] = None,
     ulps: Annotated[
         float | None,
-        typer.Option(min=0, help="Tolerance for --dumps, in units in the last place.", metavar="N"),
+        typer.Option(
+            min=0,
+            help="Tolerance for --dumps, in units in the last place. Default: 1024, 64 of float16, 16 of bfloat16.",
+            metavar="N",
+        ),
     ] = None,
     aot: Annotated[
         str | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -47,9 +48,16 @@ def execute(arguments: Arguments, out: Console, progress: Console) -> int:
     Raises:
         UserError: options that do not go together, or an input that is not what it should be.
     """
-    for path in (arguments.json, arguments.page):
-        if path is not None and not path.resolve().parent.is_dir():
+    written = [path for path in (arguments.json, arguments.page) if path is not None]
+    for path in written:
+        if not path.resolve().parent.is_dir():
             raise UserError(f"{path.parent}: no such folder")
+        if path.is_dir():
+            raise UserError(f"{path}: is a folder; name a file in it")
+        if not os.access(path if path.exists() else path.resolve().parent, os.W_OK):
+            raise UserError(f"{path}: cannot be written")
+    if len({path.resolve() for path in written}) < len(written):
+        raise UserError("--json and --html name the same file")
     ways = [
         name
         for name, given in (
@@ -61,6 +69,8 @@ def execute(arguments: Arguments, out: Console, progress: Console) -> int:
     ]
     if len(ways) > 1:
         raise UserError(f"{' and '.join(ways)} do not go together")
+    if ways:
+        _refuse(arguments, ways[0])
     if arguments.ulps is not None and arguments.dumps is None:
         raise UserError("--ulps is for --dumps; components have tolerances of their own")
     if arguments.aot is not None:
@@ -76,14 +86,39 @@ def execute(arguments: Arguments, out: Console, progress: Console) -> int:
     return parity.status
 
 
+def _refuse(arguments: Arguments, way: str) -> None:
+    """Refuses options that would do nothing, rather than let somebody believe that they did.
+
+    Raises:
+        UserError: one is given.
+    """
+    options = {
+        "--oracle": arguments.oracle,
+        "--sides": arguments.sides,
+        "--dtype": arguments.dtypes,
+        "--only": arguments.only,
+    }
+    if way != "--spec":
+        options |= {
+            "--migrated": arguments.migrated,
+            "--overlay": arguments.overlay,
+            "--keep": arguments.keep,
+        }
+    for option, given in options.items():
+        if given:
+            where = (
+                "; the specification says it" if way == "--spec" and option != "--oracle" else ""
+            )
+            raise UserError(f"{option} does not go with {way}{where}")
+
+
 def _compared(arguments: Arguments, progress: Console) -> run.Parity:
     if arguments.dumps is not None:
         from migration_tests.parity import dumps
 
         if arguments.checkout is not None:
             raise UserError("--dumps needs no checkout")
-        ulps = dumps.DEFAULT_ULPS if arguments.ulps is None else arguments.ulps
-        return dumps.compare(*arguments.dumps, ulps)
+        return dumps.compare(*arguments.dumps, arguments.ulps)
     if arguments.checkout is None:
         raise UserError("CHECKOUT is missing: the fork to compare, a folder")
     if not arguments.checkout.is_dir():

@@ -301,9 +301,18 @@ class ForkModel(probe.Model):
         params, norm = step(state, batch)
         return {**self.by_path(params), "gradient norm": norm}
 
-    def embed(self, params: Any, tokens: Any) -> Any:
+    def embed(self, params: Any, tokens: Any, positions: Any) -> Any:
         bound = self.model.bind({"params": params})
-        return bound.shared_embedding(tokens, model_mode=TRAIN)
+        arguments = {
+            "shared_embedding": bound.shared_embedding,
+            "decoder_input_tokens": tokens,
+            "decoder_positions": positions,
+            "deterministic": True,
+            "model_mode": TRAIN,
+        }
+        # Positions came to it in the course of time.
+        taken = inspect.signature(bound.decoder._apply_embedding).parameters
+        return bound.decoder._apply_embedding(**{n: arguments[n] for n in arguments if n in taken})
 
     def head(self, params: Any, hidden: Any) -> Any:
         bound = self.model.bind({"params": params})

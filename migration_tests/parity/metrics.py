@@ -46,7 +46,8 @@ def compare(
     Args:
         reference: what is right, if anything is.
         other: what is judged.
-        tolerance: the largest absolute error that passes, as a multiple of the reference's root mean square.
+        tolerance: the largest absolute error that passes, as a multiple of the reference's root mean square; integers and
+            booleans on both sides, which are choices and no sums, have to be equal whatever it is.
         dtype: the dtype that both were computed in, whose units in the last place are counted.
         names: what to call the two where one of them is at fault.
     """
@@ -59,28 +60,44 @@ def compare(
     reference, other = (
         np.where(same, 0, array) if same.any() else array for array in (reference, other)
     )
-    for name, array in zip(names, (reference, other), strict=True):
-        bad = ~np.isfinite(array)
-        if bad.any():
-            where = _first(bad)
-            what = f"{int(bad.sum())} of {array.size} values of {name} are not finite, the first at {list(where)}"
-            return Difference(FAIL, what, shape, first_index=where, differing=int(bad.sum()))
+    bad = [~np.isfinite(array) for array in (reference, other)]
+    if any(mask.any() for mask in bad):
+        said = [
+            f"{int(mask.sum())} of {mask.size} values of {name} are not finite, the first at {list(_first(mask))}"
+            for name, mask in zip(names, bad, strict=True)
+            if mask.any()
+        ]
+        either = bad[0] | bad[1]
+        return Difference(
+            FAIL,
+            "; ".join(said),
+            shape,
+            first_index=_first(either),
+            differing=int(either.sum()),
+        )
     if not reference.size:
         return Difference(PASS, shape=shape)
+    choices = reference.dtype.kind in "iub" and other.dtype.kind in "iub"
     a, b = reference.astype(np.float64), other.astype(np.float64)
+    # By a power of two, which rounds nothing, so that no square is too large or too small.
+    scale = 2.0 ** (float(np.frexp(max(np.abs(a).max(), np.abs(b).max()))[1]) - 1)
+    a, b = a / scale, b / scale
     errors = np.abs(a - b)
     rms = float(np.sqrt(np.mean(a**2)))
     norm_a, norm_b = float(np.linalg.norm(a)), float(np.linalg.norm(b))
     largest = float(errors.max())
     error = 0.0 if largest == 0 else (largest / rms if rms > 0 else float("inf"))
-    ulps = np.abs(_ordered(reference, dtype) - _ordered(other, dtype)).ravel()
-    beyond = errors > tolerance * rms
+    if choices:
+        ulps = errors.ravel() * scale
+    else:
+        ulps = np.abs(_ordered(reference, dtype) - _ordered(other, dtype)).ravel()
     differing = reference != other
+    beyond = differing if choices else errors > tolerance * rms
     found = beyond if beyond.any() else differing
     return Difference(
-        verdict=PASS if error <= tolerance else FAIL,
+        verdict=FAIL if (differing.any() if choices else error > tolerance) else PASS,
         shape=shape,
-        max_abs=largest,
+        max_abs=largest * scale,
         relative_l2=float(np.linalg.norm(a - b) / norm_a) if norm_a > 0 else float(norm_b > 0),
         cosine=(
             float(np.sum(a * b) / (norm_a * norm_b))
@@ -97,13 +114,16 @@ def compare(
 
 
 def _first(mask: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.argwhere(mask)[0])
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))
 
 
 def _ordered(array: np.ndarray, dtype: str) -> np.ndarray:
     """Numbers as integers that are neighbours where the numbers are."""
-    if array.dtype.kind in "iub":
-        return array.astype(np.int64)
-    bits = np.ascontiguousarray(array.astype(np.float32)).view(np.int32).astype(np.int64)
+    if dtype == "float16":
+        bits = np.ascontiguousarray(array.astype(np.float16)).view(np.int16).astype(np.int64)
+        return np.where(bits < 0, -(bits & 0x7FFF), bits)
+    with np.errstate(over="ignore"):  # numbers beyond float32 are neighbours of its infinity
+        single = np.ascontiguousarray(array.astype(np.float32))
+    bits = single.view(np.int32).astype(np.int64)
     bits = np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
     return bits >> 16 if dtype == "bfloat16" else bits

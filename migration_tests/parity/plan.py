@@ -13,6 +13,7 @@ Arrays = dict[str, np.ndarray]
 
 FLOAT32 = "float32"
 BFLOAT16 = "bfloat16"
+FLOAT16 = "float16"
 DTYPES = (FLOAT32, BFLOAT16)
 
 # Options of MaxText for a model with every kind of layer: a dense GLA layer, MLA and GLA layers with experts in two scanned
@@ -109,7 +110,7 @@ LENGTH = RUN["max_target_length"]
 RAGGED = 37
 
 # How far rounding goes: the unit of the last place of each dtype, relative to a value.
-ULP = {FLOAT32: 2.0**-23, BFLOAT16: 2.0**-7}
+ULP = {FLOAT32: 2.0**-23, BFLOAT16: 2.0**-7, FLOAT16: 2.0**-10}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,7 +250,7 @@ def tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
         value *= 0.1
     elif name.endswith("word_embeddings.weight"):
         pass
-    elif len(shape) == 1:
+    elif len(shape) < 2:
         value = 1 + 0.2 * value
     else:
         value /= np.sqrt(shape[-1])

@@ -49,8 +49,8 @@ class Model(Protocol):
     def step(self, batch: Arrays) -> Arrays:
         """Returns the parameters after one optimizer step, by their paths."""
 
-    def embed(self, params: Any, tokens: Any) -> Any:
-        """Embedded tokens."""
+    def embed(self, params: Any, tokens: Any, positions: Any) -> Any:
+        """What the decoder makes of tokens before its first layer."""
 
     def head(self, params: Any, hidden: Any) -> Any:
         """Logits of the hidden states that the last layer returns."""
@@ -245,7 +245,8 @@ class Probe:
 
     def embedding(self, dtype: str) -> Arrays:
         model = self.model("unscanned", dtype)
-        return {"out": jax.jit(model.embed)(model.params(), self.inputs["tokens"])}
+        tokens, positions = self.inputs["tokens"], self.inputs["packed_positions"]
+        return {"out": jax.jit(model.embed)(model.params(), tokens, positions)}
 
     def rms_norm(self, dtype: str) -> Arrays:
         x = self.take("hidden", dtype)

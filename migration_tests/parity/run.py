@@ -8,11 +8,13 @@ import fnmatch
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,8 @@ WEIGHTS_COMPONENT = plan.Component(
 )
 
 
+# Seconds after which it is told what a side is at, if it has been at that before.
+_PATIENCE = 90.0
 # Of a TPU host, one chip: the batch is that of one device.
 _ONE_CHIP = {
     "TPU_VISIBLE_CHIPS": "0",
@@ -79,6 +83,8 @@ class SideRun:
     results: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     parameters: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     weight_problems: dict[str, str] = dataclasses.field(default_factory=dict)
+    # Trees of parameters that the side could not even make.
+    unmade: set[str] = dataclasses.field(default_factory=set)
 
     def of(self, component: str, dtype: str) -> dict[str, np.ndarray]:
         """What a component has computed, by name."""
@@ -250,18 +256,21 @@ def _chosen(request: Request) -> list[tuple[plan.Component, str]]:
         for name in given:
             if name not in known:
                 raise UserError(f"{name}: no such {what}; there are {', '.join(known)}")
-    if len(request.sides) < 2:
+    if len(set(request.sides)) < 2:
         raise UserError("two sides at least are compared")
     for pattern in request.only:
         if not any(fnmatch.fnmatch(name, pattern) for name in plan.BY_NAME):
             raise UserError(f"{pattern}: no such component; there are {', '.join(plan.BY_NAME)}")
-    return [
-        (component, dtype)
+    chosen = [
+        component
         for component in plan.COMPONENTS
-        for dtype in component.dtypes
-        if dtype in request.dtypes
-        and (not request.only or any(fnmatch.fnmatch(component.name, p) for p in request.only))
+        if not request.only or any(fnmatch.fnmatch(component.name, p) for p in request.only)
     ]
+    result = [(each, dtype) for each in chosen for dtype in each.dtypes if dtype in request.dtypes]
+    if not result:
+        names, dtypes = ", ".join(each.name for each in chosen), ", ".join(request.dtypes)
+        raise UserError(f"nothing is compared: {names}: not in {dtypes}")
+    return result
 
 
 def _need_jax() -> None:
@@ -277,7 +286,10 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
         if keep.exists():
             raise UserError(f"{keep}: exists; remove it or choose another --keep")
-        keep.mkdir(parents=True)
+        try:
+            keep.mkdir(parents=True)
+        except OSError as error:
+            raise UserError(f"{keep}: cannot be made ({error.strerror})") from error
         yield keep.resolve()
         return
     made = Path(tempfile.mkdtemp(prefix="ling2-parity-"))
@@ -332,9 +344,30 @@ class _Oracle:
             options = weights.parameter_map().maxtext_options(hf_config, shapes)
         except Exception as error:
             raise UserError(f"{folder}: is no checkpoint of Ling2 ({error})") from error
-        arrays = dict(np.load(reference))
-        tokens = arrays.pop("input_ids").astype(np.int32)
-        positions = arrays.pop("positions", np.arange(tokens.shape[1]))
+        try:
+            arrays = dict(np.load(reference))
+            tokens, logits = arrays.pop("input_ids").astype(np.int32), arrays["logits"]
+            positions = arrays.pop("positions", np.arange(tokens.shape[-1]))
+        except KeyError as error:
+            raise UserError(f"{reference}: has no {error.args[0]}") from error
+        except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+            raise UserError(f"{reference}: is no npz file of plain arrays ({error})") from error
+        if tokens.ndim != 2 or not tokens.size:
+            raise UserError(
+                f"{reference}: input_ids has shape {list(tokens.shape)}, not [rows, tokens]"
+            )
+        size = hf_config["vocab_size"]
+        if not (tokens.min() >= 0 and tokens.max() < size):
+            raise UserError(
+                f"{reference}: input_ids are not all in the vocabulary of {size} tokens"
+            )
+        whole = positions.ndim == 1 and positions.dtype.kind in "iu"
+        if not (whole and ((positions >= 0) & (positions < tokens.shape[1])).all()):
+            raise UserError(f"{reference}: positions are not all places of input_ids")
+        if logits.shape != (1, len(positions), size):
+            raise UserError(
+                f"{reference}: logits have shape {list(logits.shape)}; of the first row they have {[1, len(positions), size]}"
+            )
         names = {"logits": "logits", "mtp0_logits": "MTP logits"}
         names |= {f"layer{i}_out": f"layer {i}" for i in range(options["base_num_decoder_layers"])}
         expected = {new: arrays[name] for name, new in names.items() if name in arrays}
@@ -362,7 +395,8 @@ def _run_sides(
             say(f"running the {side.name} side")
             began = time.monotonic()
             try:
-                _run_side(side, components, oracle if side.name != MIGRATED else None, folder)
+                of_side = oracle if side.name != MIGRATED else None
+                _run_side(side, components, of_side, folder, say)
             except Exception as error:
                 side.failed = f"{type(error).__name__}: {error}"
             say(f"the {side.name} side took {time.monotonic() - began:.0f} s")
@@ -381,6 +415,7 @@ def _run_side(
     components: list[tuple[plan.Component, str]],
     oracle: _Oracle | None,
     folder: Path,
+    say: Any = lambda text: None,
 ) -> None:
     place = folder / f"side-{side.name}"
     place.mkdir()
@@ -394,7 +429,7 @@ def _run_side(
         "components": depth,
         "oracle": oracle.options if oracle else None,
     }
-    converse(side, place, job, lambda: _give_weights(side, place, oracle))
+    converse(side, place, job, lambda: _give_weights(side, place, oracle), say)
 
 
 def _places(roots: Sequence[str]) -> dict[str, str]:
@@ -411,7 +446,37 @@ def _places(roots: Sequence[str]) -> dict[str, str]:
     return {}
 
 
-def converse(side: SideRun, place: Path, job: dict[str, Any], give: Callable[[], None]) -> None:
+def _doing(place: Path) -> str:
+    try:
+        return (place / "doing").read_text(encoding="utf-8") or "starting"
+    except FileNotFoundError:
+        return "starting"
+
+
+def _watch(side: SideRun, place: Path, say: Any, done: threading.Event) -> None:
+    """Tells that a side is long at one thing: it may hang, which is for a person to decide."""
+    before = ""
+    while not done.wait(_PATIENCE):
+        now = _doing(place)
+        if now == before:
+            say(f"the {side.name} side is still {now}; interrupt it if it hangs (Control-C)")
+        before = now
+
+
+def _ending(status: int) -> str:
+    if status >= 0:
+        return f"its process ended with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    memory = ", as when memory runs out" if name == "SIGKILL" else ""
+    return f"its process was ended by {name}{memory}"
+
+
+def converse(
+    side: SideRun, place: Path, job: dict[str, Any], give: Callable[[], None], say: Any
+) -> None:
     """Starts a side's process, calls `give` once it has described its parameters, and reads what it has computed.
 
     Args:
@@ -419,6 +484,7 @@ def converse(side: SideRun, place: Path, job: dict[str, Any], give: Callable[[],
         place: the folder of the side's files.
         job: what `side.py` reads.
         give: writes the weights into the folder.
+        say: is told if it takes long.
     """
     (place / "job.json").write_text(json.dumps(job), encoding="utf-8")
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
@@ -442,18 +508,19 @@ def converse(side: SideRun, place: Path, job: dict[str, Any], give: Callable[[],
         )
         assert process.stdin is not None
         assert process.stdout is not None
+        done = threading.Event()
+        watch = threading.Thread(target=_watch, args=(side, place, say, done), daemon=True)
+        watch.start()
         try:
-            for line in process.stdout:
-                if line.strip() == "described":
-                    break
+            process.stdout.readline()
             if (place / "described.json").is_file():
                 give()
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write("go\n")
                 process.stdin.close()
-            process.stdout.read()
             process.wait()
         finally:
+            done.set()
             if process.poll() is None:
                 process.kill()
                 process.wait()
@@ -462,8 +529,8 @@ def converse(side: SideRun, place: Path, job: dict[str, Any], give: Callable[[],
         lines = (
             (place / "stderr").read_text(encoding="utf-8", errors="replace").strip().splitlines()
         )
-        last = lines[-1] if lines else "it left no message"
-        side.failed = f"its process ended with status {process.returncode}: {last}"
+        last = lines[-1][:300] if lines else "nothing"
+        side.failed = f"{_ending(process.returncode)} while {_doing(place)}; it last said: {last}"
         return
     told = json.loads(status.read_text(encoding="utf-8"))
     side.failed = told.get("failed", "")
@@ -480,6 +547,7 @@ def _give_weights(side: SideRun, place: Path, oracle: _Oracle | None) -> None:
     for tree, paths in described.items():
         if isinstance(paths, str):
             side.weight_problems[tree] = paths
+            side.unmade.add(tree)
             continue
         if tree == ORACLE and oracle is not None:
             options = plan.MODEL | plan.RUN | plan.UNSCANNED | oracle.options
@@ -526,8 +594,12 @@ def _weights_row(sides: dict[str, SideRun], pairs: Sequence[tuple[str, str]]) ->
     for pair in pairs:
         found = {}
         for name in pair:
-            for tree, problem in sides[name].weight_problems.items():
-                found[f"{name}, {tree}"] = metrics.Difference(metrics.ERROR, f"{name}: {problem}")
+            side = sides[name]
+            # What keeps a model from being made shows at the component whose fault it is, if one fails by itself.
+            shows = any("NoWeights" not in problem for problem in side.errors.values())
+            for tree, problem in side.weight_problems.items():
+                verdict = metrics.MISSING if tree in side.unmade and shows else metrics.ERROR
+                found[f"{name}, {tree}"] = metrics.Difference(verdict, f"{name}: {problem}")
         compared[pair] = found
     return Row(WEIGHTS_COMPONENT, plan.FLOAT32, compared)
 
@@ -546,6 +618,8 @@ def _pair(
             verdict = metrics.MISSING if lacks_weights and "NoWeights" in problem else metrics.ERROR
             return {"": metrics.Difference(verdict, f"{name}: {problem}")}
     reference, other = (sides[name].of(component.name, dtype) for name in pair)
+    if component is ORACLE_COMPONENT:  # of which a reference need not have every layer
+        other = {key: value for key, value in other.items() if key in reference}
     if component.name in ("gradients", "step"):
         reference, other = _without_bias(reference, other, component.name)
     compared = {}
@@ -597,6 +671,16 @@ def _depth(sides: dict[str, SideRun], dtype: str) -> list[tuple[str, dict[str, f
     return list(points.items())
 
 
+def too_wide(rows: Sequence[Row]) -> list[str]:
+    """Returns a note for each component that no fault could fail: its tolerance is as large as its arrays."""
+    return [
+        f"{row.component.title}, {row.dtype}: the tolerance of {row.component.ulps:g} ULPs is as large as the values themselves, so "
+        "that passing says nothing"
+        for row in rows
+        if row.component.tolerance(row.dtype) >= 1
+    ]
+
+
 def _notes(sides: dict[str, SideRun]) -> list[str]:
     notes = [
         "Packed sequences begin with token 0, and their first token is no target: with others, MTP differs at the end of a "
@@ -633,6 +717,8 @@ def run_spec(request: Request, file: Path, say: Any = lambda text: None) -> Pari
     new, dtype = str(spec["side"]), str(spec["dtype"])
     with _folder(request.keep) as folder:
         prepared, _ = _prepare(dataclasses.replace(request, sides=(OLD, new)), folder, say)
+        arrays = {n: value for n, value in spec["inputs"].items() if isinstance(value, np.ndarray)}
+        np.savez(folder / "inputs.npz", **arrays)  # type: ignore[arg-type]
         for which, side in (("old", prepared[OLD]), ("new", prepared[new])):
             place = folder / f"side-{side.name}"
             place.mkdir()
@@ -640,6 +726,7 @@ def run_spec(request: Request, file: Path, say: Any = lambda text: None) -> Pari
                 "kind": "spec",
                 "which": which,
                 "spec": str(file.resolve()),
+                "inputs": str(folder / "inputs.npz"),
                 "folder": str(place),
                 "roots": side.roots,
             }
@@ -648,12 +735,13 @@ def run_spec(request: Request, file: Path, say: Any = lambda text: None) -> Pari
             def give(side: SideRun = side, place: Path = place, which: str = which) -> None:
                 _give_spec_weights(side, place, which, spec, prepared[OLD])
 
-            converse(side, place, job, give)
+            converse(side, place, job, give, say)
             if side.weight_problems:
                 side.errors[f"spec|{dtype}"] = side.weight_problems["spec"]
     compared = _pair(prepared, (OLD, new), component, dtype)
     rows = [Row(component, dtype, {(OLD, new): compared})]
-    return Parity(prepared, rows, {}, [], time.monotonic() - started)
+    notes = [*spec["notes"], *too_wide(rows)]
+    return Parity(prepared, rows, {}, notes, time.monotonic() - started)
 
 
 def _give_spec_weights(
@@ -673,10 +761,10 @@ def _give_spec_weights(
     carried = {}
     if problem:
         side.weight_problems["spec"] = problem
-    else:
-        for path, shape in shapes.items():
-            value = plan.tensor(sources[path], old_shapes[sources[path]])
-            carried[path] = value.reshape(shape)
+        return
+    for path, shape in shapes.items():
+        value = plan.tensor(sources[path], old_shapes[sources[path]])
+        carried[path] = value.reshape(shape)
     originals = {path: (sources[path], old_shapes[sources[path]]) for path in carried}
     np.savez(place / "weights_spec.npz", **carried)  # type: ignore[arg-type]
     (place / "weights_spec.json").write_text(json.dumps(originals), encoding="utf-8")

@@ -1,7 +1,8 @@
 """One side, in a process of its own: `python side.py JOB.json`.
 
 It describes its parameters, waits for their weights, and computes the components. What goes wrong is told in the files that it
-writes, never by a traceback: `described.json`, `results.npz` and `status.json` in the job's folder.
+writes, never by a traceback: `described.json`, `results.npz` and `status.json` in the job's folder; `doing` tells what it is at,
+should it end without a word. What the side's code prints is with its standard error.
 """
 
 from __future__ import annotations
@@ -28,6 +29,29 @@ def short(error: BaseException, roots: list[str]) -> str:
     return what
 
 
+class Channel:
+    """The way to the parent. The side's own code cannot write or read there by accident."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.described = False
+        self._to = os.fdopen(os.dup(1), "w")
+        self._from = os.fdopen(os.dup(0))
+        os.dup2(2, 1)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+    def doing(self, what: str) -> None:
+        """Notes what is to come."""
+        (self.folder / "doing").write_text(what, encoding="utf-8")
+
+    def describe(self, described: dict[str, Any]) -> None:
+        """Tells the parameters, and returns when their weights are there."""
+        self.described = True
+        (self.folder / "described.json").write_text(json.dumps(described), encoding="utf-8")
+        print("described", file=self._to, flush=True)
+        self._from.readline()
+
+
 def main(job_file: str) -> None:
     """Runs a job."""
     job: dict[str, Any] = json.loads(Path(job_file).read_text(encoding="utf-8"))
@@ -42,17 +66,18 @@ def main(job_file: str) -> None:
     sys.modules["migration_tests"] = importlib.util.module_from_spec(spec)
     sys.path[:] = [*roots, *(p for p in sys.path if p and Path(p) != Path(__file__).parent)]
     status: dict[str, Any] = {"errors": {}, "seconds": {}}
+    channel = Channel(folder)
+    channel.doing("starting")
     try:
-        _run(job, folder, roots, status)
+        _run(job, folder, roots, status, channel)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         status["failed"] = short(error, roots)
     finally:
         (folder / "status.json").write_text(json.dumps(status), encoding="utf-8")
-        if not (folder / "described.json").exists():
-            (folder / "described.json").write_text("{}", encoding="utf-8")
-            print("described", flush=True)
+        if not channel.described:
+            channel.describe({})
 
 
 def _attempt(describe: Any, tree: str, roots: list[str]) -> Any:
@@ -62,7 +87,9 @@ def _attempt(describe: Any, tree: str, roots: list[str]) -> Any:
         return short(error, roots)
 
 
-def _run(job: dict[str, Any], folder: Path, roots: list[str], status: dict[str, Any]) -> None:
+def _run(
+    job: dict[str, Any], folder: Path, roots: list[str], status: dict[str, Any], channel: Channel
+) -> None:
     import jax
     import numpy as np
 
@@ -82,7 +109,7 @@ def _run(job: dict[str, Any], folder: Path, roots: list[str], status: dict[str, 
     if job["kind"] == "spec":
         from migration_tests.parity import spec
 
-        spec.evaluate(job, folder, status, lambda error: short(error, roots))
+        spec.evaluate(job, folder, status, lambda error: short(error, roots), channel)
         return
     from migration_tests.parity import plan, probe
 
@@ -96,18 +123,18 @@ def _run(job: dict[str, Any], folder: Path, roots: list[str], status: dict[str, 
         return ForkSide(job["kind"], weights, options)
 
     weights: dict[str, Any] = {}
+    channel.doing("importing the model")
     side = make(weights, {})
     # Of trees that cannot be made, why.
     described = {}
     for tree in plan.trees_of(job["components"]):
+        channel.doing(f"making the {tree} model")
         described[tree] = _attempt(side.tree, tree, roots)
     oracle_weights: dict[str, Any] = {}
     if job["oracle"]:
         oracle_side = make(oracle_weights, job["oracle"])
         described["oracle"] = _attempt(oracle_side.tree, "unscanned", roots)
-    (folder / "described.json").write_text(json.dumps(described), encoding="utf-8")
-    print("described", flush=True)
-    sys.stdin.readline()
+    channel.describe(described)
     for tree in described:
         if (folder / f"weights_{tree}.npz").exists():
             loaded = np.load(folder / f"weights_{tree}.npz")
@@ -125,6 +152,7 @@ def _run(job: dict[str, Any], folder: Path, roots: list[str], status: dict[str, 
     results: dict[str, Any] = {}
     for name, dtype in components:
         started = time.monotonic()
+        channel.doing(f"computing {name} in {dtype}")
         try:
             computed = (oracle_runner if name == "oracle" else runner).compute(name, dtype)
             for key, value in computed.items():

@@ -221,8 +221,9 @@ class TargetModel(probe.Model):
         }
         return {**weights, "gradient norm": norm}
 
-    def embed(self, params: Any, tokens: Any) -> Any:
-        return self._merged(params).token_embedder(tokens, model_mode=TRAIN)
+    def embed(self, params: Any, tokens: Any, positions: Any) -> Any:
+        model = self._merged(params)
+        return model.decoder._apply_embedding(model.token_embedder, tokens, positions, True, TRAIN)
 
     def head(self, params: Any, hidden: Any) -> Any:
         model = self._merged(params)

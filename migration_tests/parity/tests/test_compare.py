@@ -6,6 +6,8 @@ import json
 import re
 import subprocess
 import sys
+import threading
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +78,26 @@ class TestMetrics:
         assert metrics.compare(zeros, zeros + 1e-9, 1e-3).verdict == metrics.FAIL
         json.dumps(metrics.compare(zeros, zeros + 1, 1e-3).as_json(), allow_nan=False)
 
+    def test_choices_have_to_be_equal(self) -> None:
+        tokens = np.array([100_000, 1, 2**60])
+        for by in (1, 2**40):
+            other = tokens.copy()
+            other[1] += by
+            found = metrics.compare(tokens, other, 1e9)
+            assert (found.verdict, found.first_index) == (metrics.FAIL, (1,))
+        large = np.array([2**60 + 1], np.int64)
+        assert metrics.compare(large, large - 1, 0.0).verdict == metrics.FAIL
+        assert metrics.compare(tokens, tokens.copy(), 0.0).verdict == metrics.PASS
+        assert metrics.compare(tokens, tokens.astype(np.float32), 1e-6).verdict == metrics.PASS
+
+    @pytest.mark.parametrize("size", [1e300, 1e-300])
+    def test_numbers_beyond_float32(self, size: float) -> None:
+        x = np.array([1.0, 2.0]) * size
+        found = metrics.compare(x, x * [1, 0.5], 1e-3)
+        assert found.verdict == metrics.FAIL
+        assert found.max_abs == pytest.approx(size)
+        assert found.relative_l2 == pytest.approx(5**-0.5)
+
 
 class TestDumps:
     def write(self, path: Path, **arrays: np.ndarray) -> Path:
@@ -105,6 +127,37 @@ class TestDumps:
         assert worst is not None
         assert worst[1].ulp_max == 1
 
+    @pytest.mark.parametrize("dtype", [plan.FLOAT32, plan.FLOAT16, plan.BFLOAT16])
+    def test_the_usual_tolerance_can_be_failed(self, dtype: str, tmp_path: Path) -> None:
+        x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+        pair = []
+        for name, array in (("old.npz", x), ("new.npz", x * 1.3)):
+            stored = array.astype(np.float16) if dtype == plan.FLOAT16 else array
+            key = "x|bfloat16" if dtype == plan.BFLOAT16 else "x"
+            pair.append(self.write(tmp_path / name, **{key: stored}))
+        parity = dumps.compare(pair[0], pair[1])
+        assert (parity.status, parity.rows[0].dtype) == (1, dtype)
+        assert not parity.notes
+        assert "that passing says nothing" in said(dumps.compare(pair[0], pair[1], 2.0**24))
+
+    def test_the_coarser_dtype_counts(self, tmp_path: Path) -> None:
+        x = np.linspace(1, 2, 9, dtype=np.float32)
+        bits = (x.view(np.uint32) >> 16).astype(np.uint16)
+        wide, narrow = (
+            self.write(tmp_path / "wide.npz", x=x),
+            self.write(tmp_path / "narrow.npz", x=bits.view("V2")),
+        )
+        for pair in ((wide, narrow), (narrow, wide)):
+            parity = dumps.compare(*pair)
+            assert (parity.status, parity.rows[0].dtype) == (0, plan.BFLOAT16)
+
+    def test_names_that_are_markup(self, tmp_path: Path) -> None:
+        name = "[/]<b>[red]"
+        files = [self.write(tmp_path / f"{n}.npz", **{name: np.full(2, n)}) for n in (1.0, 2.0)]
+        parity = dumps.compare(files[0], files[1])
+        assert f"first part at: {name} (float32)" in said(parity)
+        assert "<b>" not in report.page(parity)
+
     def test_missing_array(self, tmp_path: Path) -> None:
         x = np.ones(2, np.float32)
         old = self.write(tmp_path / "old.npz", a=x, b=x)
@@ -124,8 +177,20 @@ class TestDumps:
     def test_files_that_are_none(self, tmp_path: Path) -> None:
         text = tmp_path / "text.npz"
         text.write_text("no dump")
-        fine = self.write(tmp_path / "fine.npz", a=np.ones(1))
-        for bad in (text, tmp_path / "absent.npz"):
+        fine = self.write(tmp_path / "fine.npz", a=np.ones(100))
+        empty = self.write(tmp_path / "empty.npz")
+        np.save(tmp_path / "one.npy", np.ones(1))
+        half, wrong, other = (tmp_path / f"{name}.npz" for name in ("half", "wrong", "other"))
+        half.write_bytes(fine.read_bytes()[:300])
+        stored = bytearray(fine.read_bytes())
+        stored[400] ^= 255
+        wrong.write_bytes(stored)
+        with zipfile.ZipFile(other, "w") as archive:
+            archive.writestr("readme.txt", "no array")
+        objects = self.write(tmp_path / "objects.npz", a=np.array([{}, 1], object))
+        complexes = self.write(tmp_path / "complexes.npz", a=np.ones(1, np.complex64))
+        absent, one = tmp_path / "absent.npz", tmp_path / "one.npy"
+        for bad in (text, absent, empty, one, half, wrong, other, objects, complexes):
             with pytest.raises(UserError, match=bad.name):
                 dumps.compare(fine, bad)
 
@@ -136,7 +201,7 @@ class TestDumps:
         ("old = 3", "old has to be a string like package.module:name"),
         ("old = 'MaxText.layers'", "old has to be a string like package.module:name"),
         ("inputs = {}", "inputs has to be a dict of arrays by name"),
-        ("inputs = {'x': 'text'}", "inputs['x'] is no array of numbers"),
+        ("inputs = {'x': np.array(['text'])}", "inputs['x'] is no array of numbers"),
         ("new_init = 3", "new_init has to be a dict, or a function that returns one"),
         ("weights = 3", "weights has to be a dict"),
         ("side = 'old'", "side has to be 'target' or 'migrated'"),
@@ -144,6 +209,14 @@ class TestDumps:
         ("ulps = 'few'", "ulps has to be a number"),
         ("ulps = float('nan')", "ulps has to be a number"),
         ("gradients = ['y']", "gradients has to be True, False or a list of names of inputs"),
+        ("ulps = '3'", "ulps has to be a number"),
+        ("inputs = {'x': [[1], [1, 2]]}", "inputs['x'] is no array of numbers"),
+        ("inputs = {'x': {'y': np.ones(1)}}", "inputs['x'] is no array of numbers"),
+        ("weights = {'scale': 3}", "weights has to map paths to paths"),
+        ("weights = {'a': 'c', 'b': 'c'}", "weights maps two paths to one"),
+        ("old_output = 3", "old_output has to be a function"),
+        ("dtype = np.float32", "dtype has to be 'float32' or 'bfloat16'"),
+        ("import MaxText", "import a side's packages in a function"),
         ("1 / 0", "ZeroDivisionError"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("def", "SyntaxError"),
@@ -169,6 +242,24 @@ def test_bad_arguments(tmp_path: Path) -> None:
         (command.Arguments(checkout=CHECKOUT, dtypes=("float8",)), "float8: no such dtype"),
         (command.Arguments(checkout=CHECKOUT, overlay=tmp_path), "has no package maxtext"),
         (command.Arguments(checkout=CHECKOUT, ulps=3), "--ulps is for --dumps"),
+        (command.Arguments(checkout=CHECKOUT, sides=("old", "old")), "two sides at least"),
+        (
+            command.Arguments(checkout=CHECKOUT, only=("router_choice",), dtypes=("bfloat16",)),
+            "nothing is compared: router_choice: not in bfloat16",
+        ),
+        (command.Arguments(checkout=CHECKOUT, json=tmp_path), "is a folder"),
+        (
+            command.Arguments(checkout=CHECKOUT, json=tmp_path / "a", page=tmp_path / "a"),
+            "name the same file",
+        ),
+        (
+            command.Arguments(checkout=CHECKOUT, spec=tmp_path, only=("moe",)),
+            "--only does not go with --spec",
+        ),
+        (
+            command.Arguments(dumps=(tmp_path, tmp_path), overlay=tmp_path),
+            "--overlay does not go with --dumps",
+        ),
         (command.Arguments(aot="v5e", dumps=(tmp_path, tmp_path)), "do not go together"),
         (command.Arguments(aot="v99"), "v99: no such topology"),
         (command.Arguments(checkout=CHECKOUT, json=tmp_path / "no" / "f"), "no such folder"),
@@ -254,6 +345,37 @@ class TestSpec:
         assert half.status == 0, said(half)
         assert half.rows[0].dtype == plan.BFLOAT16
 
+    def test_what_an_owner_may_write(self, trees: tuple[Path, Path], tmp_path: Path) -> None:
+        """It prints, draws its inputs at random, has static inputs, and a loss that is one of two outputs of one side."""
+        (tmp_path / "owners_own.py").write_text(
+            "def old(x, axis, keys):\n  print('described')\n  return (x * x).sum(axis).mean(), None\n"
+            "def new(x, axis, keys):\n  return {'loss': (x * x).sum(axis).mean(), 'count': x.sum()}\n"
+        )
+        text = (
+            "import numpy as np, owners_own\nold, new = 'owners_own:old', 'owners_own:new'\n"
+            "inputs = {'x': np.random.standard_normal((3, 4)), 'axis': 1, 'keys': None}\n"
+            "def old_kwargs():\n  print('described')\n  return {}\n"
+            "new_output = lambda out: out['loss']\nnew_kwarg = {}\n"
+        )
+        parity = self.run(trees, tmp_path / "spec.py", text)
+        assert parity.status == 0, said(parity)
+        (compared,) = parity.rows[0].pairs.values()
+        assert set(compared) == {"out", "gradient of x"}
+        assert "new_kwarg means nothing here; is it new_kwargs?" in said(parity)
+
+    def test_calls_that_cannot_be_compared(self, trees: tuple[Path, Path], tmp_path: Path) -> None:
+        (tmp_path / "other.py").write_text(
+            "import numpy\ndef nothing(x):\n  return None\n"
+            "def axis(x):\n  return numpy.arange(int(x[0]))\n"
+        )
+        text = "import numpy as np\nold, new = 'other:nothing', 'other:axis'\ninputs = {'x': np.ones(2)}\n"
+        parity = self.run(trees, tmp_path / "spec.py", text)
+        assert parity.status == 1
+        assert "old: ValueError: the call returned no array" in said(parity)
+        swapped = text.replace("'other:nothing', 'other:axis'", "'other:axis', 'other:nothing'")
+        text = said(self.run(trees, tmp_path / "spec.py", swapped))
+        assert "an input is used as a constant" in text
+
     def test_a_fault_of_the_backward_pass_alone(
         self, trees: tuple[Path, Path], tmp_path: Path
     ) -> None:
@@ -303,18 +425,49 @@ class TestSpec:
             self.run(trees, tmp_path / "d.py", SPEC.replace("new =", "unused ="))
 
     def test_functions_of_the_migrated_side(self, trees: tuple[Path, Path], tmp_path: Path) -> None:
-        assert (
-            self.run(
-                trees,
-                tmp_path / "spec.py",
-                FUNCTIONS.replace("inputs[", "new_kwargs = {}\ninputs["),
-            ).status
-            == 1
-        )
+        # The target's returns the state too, which is None here: one array is one array.
+        parity = self.run(trees, tmp_path / "spec.py", FUNCTIONS)
+        assert parity.status == 0, said(parity)
         moved = FUNCTIONS.replace("maxtext.kernels.gla:", "maxtext.layers.attention_gla:")
         text = moved + 'side = "migrated"\nnew_kwargs = {"chunk_size": 4}\n'
         parity = self.run(trees, tmp_path / "spec.py", text)
         assert parity.status == 0, said(parity)
+
+
+def test_the_page_leads_to_the_first_part(tmp_path: Path) -> None:
+    x = np.ones(4, np.float32)
+    for name, by in (("old", 0.0), ("new", 1.0)):
+        np.savez(tmp_path / f"{name}.npz", a=x, b=x + by, c=x + by)
+    parity = dumps.compare(tmp_path / "old.npz", tmp_path / "new.npz")
+    parity.depth = {
+        plan.FLOAT32: [
+            ("layer_0", {"old-migrated": 0.0, "old-target": 1e-7}),
+            ("layer_<1>", {"old-migrated": 1e-7, "old-target": 1e-2}),
+            ("layer_2", {"old-migrated": 1e-7, "old-target": 1e-1}),
+        ]
+    }
+    page = report.page(parity)
+    assert 'first part at: <a href="#first">b</a>' in page
+    assert page.count('<tr class="first" id="first"><td><span title="the usual one">b</span>') == 1
+    assert page.count('id="first"') == 1
+    assert "first beyond it: layer &lt;1&gt;" in page
+    assert "nan" not in page
+
+
+def test_a_side_that_is_long_at_one_thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_PATIENCE", 0.01)
+    (tmp_path / "doing").write_text("computing moe in float32")
+    heard: list[str] = []
+    done = threading.Event()
+
+    def say(text: str) -> None:
+        heard.append(text)
+        done.set()
+
+    run._watch(run.SideRun("old", [], ""), tmp_path, say, done)
+    assert heard == [
+        "the old side is still computing moe in float32; interrupt it if it hangs (Control-C)"
+    ]
 
 
 def small_checkout(path: Path, source: str) -> Path:
@@ -350,7 +503,7 @@ class TestReportsInsteadOfTracebacks:
         request = run.Request(checkout, overlay=tmp_path / "overlay", sides=("old", "target"))
         parity = run.run(request)
         assert parity.status == 2
-        assert "its process ended with status 7" in said(parity)
+        assert "its process ended with status 7 while importing the model" in said(parity)
 
     def test_missing_and_strange_weights(self) -> None:
         params = weights.parameter_map()

@@ -48,6 +48,11 @@ FAULTS = [
         "tail rule", run.OLD, MODEL,
         "  if layer_idx >= config.num_decoder_layers - 1:", "  if layer_idx >= config.num_decoder_layers:", "pattern",
     ),
+    Fault(
+        "embeddings scaled by the decoder", run.OLD, "layers/decoders.py",
+        "model_mode=model_mode)\n\n  def apply", "model_mode=model_mode) * self.config.emb_dim**0.5\n\n  def apply", "embedding",
+    ),
+    Fault("an import lost", run.MIGRATED, NORMS, "from jax import lax\n", "", "rms_norm"),
     Fault("epsilon", run.OLD, NORMS, "keepdims=True) + self.epsilon)\n    y = y *", "keepdims=True) + 1e-5)\n    y = y *", "rms_norm"),
     Fault("slope index off by one", run.OLD, GLA, "(1.0 - layer_idx / depth", "(1.0 - (layer_idx - 1) / depth", "decay"),
     Fault(
