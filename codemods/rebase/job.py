@@ -81,7 +81,7 @@ def _start(request: Request, out: Console) -> int:
     session = Session.start(branch, request.choices, request.out)
     try:
         return _run(session, out)
-    except UserError:
+    except (UserError, GitError):
         if not session.steps:  # nothing worth keeping
             session.abort()
         raise
@@ -94,6 +94,11 @@ def _resume(request: Request, out: Console) -> int:
         raise UserError("the rebase knows its branch; give --out alone")
     session = Session.resume(request.out)
     if request.abort:
+        if session.done:
+            raise UserError(
+                f"{request.out}: this rebase is finished, and branch {session.choices.branch} is in "
+                f"{session.branch.source}; remove what you do not want"
+            )
         session.abort()
         out.print(f"{request.out} is gone; {session.branch.source} is as it was", markup=False)
         return 0

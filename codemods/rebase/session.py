@@ -209,7 +209,7 @@ class Session:
     """A rebase in its work folder."""
 
     def __init__(self, folder: Path, state: dict[str, Any]) -> None:
-        self.folder = folder
+        self.folder = folder  # absolute: git runs in it
         self.branch = Branch(
             Path(state["source"]),
             state["tip"],
@@ -233,6 +233,7 @@ class Session:
             UserError: the folder exists, or the branch's name is taken.
         """
         check_name(branch.source, choices.branch)
+        folder = folder.absolute()
         if folder.exists() or folder.is_symlink():
             raise UserError(f"{folder}: exists; remove it or choose another --out")
         parent = folder.resolve().parent
@@ -278,7 +279,7 @@ class Session:
             raise UserError(f"{folder}: no rebase of this program is under way there") from None
         if state.get("schema") != _SCHEMA:
             raise UserError(f"{folder}: made by another version of this program; start again")
-        return Session(folder, state)
+        return Session(folder.absolute(), state)
 
     def abort(self) -> None:
         """Remove the work folder; the user's repository has not been touched."""

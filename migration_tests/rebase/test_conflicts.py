@@ -119,6 +119,29 @@ def test_abort_leaves_nothing(cli: CommandLine, repo: Repo, tmp_path: Path) -> N
     assert cli("rebase", "--continue", "--out", tmp_path / "work").status == 2
 
 
+def test_paths_may_be_relative(
+    cli: CommandLine, repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert rebase(cli, Path("repo"), Path("work")).status == 1
+    (tmp_path / "work/src/maxtext/m.py").write_text(edited(2, "x * 2 - 2"))
+    git(tmp_path / "work", "add", "src/maxtext/m.py")
+    ran = cli("rebase", "--continue", "--out", "work")
+    assert (ran.status, ran.err) == (0, "")
+    monkeypatch.chdir(tmp_path / "work/src")
+    ran = cli("rebase", "--abort", "--out", "..")
+    assert ran.status == 2
+    assert "this rebase is finished, and branch new is in " in ran.err
+    assert (tmp_path / "work/src").is_dir()
+    monkeypatch.chdir(tmp_path)
+    assert rebase(cli, Path("repo"), Path("skipped"), "--branch", "other").status == 1
+    ran = cli("rebase", "--skip", "--out", "skipped")
+    assert (ran.status, ran.err) == (0, "")
+    assert rebase(cli, Path("repo"), Path("given-up"), "--branch", "third").status == 1
+    assert cli("rebase", "--abort", "--out", "given-up").status == 0
+    assert not (tmp_path / "given-up").exists()
+
+
 def test_a_plan_writes_nothing(cli: CommandLine, repo: Repo, tmp_path: Path) -> None:
     before = repo.state()
     ran = cli("rebase", repo.root, "--onto", "upstream", "--plan", "--jobs", "1")
