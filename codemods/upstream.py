@@ -82,8 +82,10 @@ def resolve_upstream(spec: str) -> Upstream:
         UserError: no such folder, no MaxText in it, or a version that cannot be had.
     """
     folder = Path(spec).expanduser()
-    if is_version(spec) and not folder.is_dir():
-        return _describe(_fetched(spec), spec)
+    version = spec.removeprefix("v")  # as release tags have it
+    if is_version(version) and not folder.is_dir():
+        # PyPI knows 0.2 as 0.2.0.
+        return _describe(_fetched(f"{version}.0" if version.count(".") == 1 else version), spec)
     if not folder.exists():
         raise UserError(f"{spec}: no such folder, and no version number either")
     if not folder.is_dir():
@@ -102,7 +104,7 @@ def require_target(upstream: Upstream) -> Upstream:
     if upstream.layout != "maxtext":
         raise UserError(
             f"{upstream.label}: this MaxText is on the old layout (package MaxText); give one that has "
-            "the package maxtext, 0.2.0 or later"
+            "the package maxtext, such as 0.2.5"
         )
     return upstream
 
@@ -182,9 +184,10 @@ def _download(version: str, name: str, cache: Path) -> None:
             ) from None
         fetched = Path(scratch) / name
         if done.returncode != 0 or not fetched.is_file():
-            lines = done.stderr.strip().splitlines() or ["pip gave no wheel"]
+            lines = done.stderr.strip().splitlines()
             errors = [x.removeprefix("ERROR: ") for x in lines if x.startswith("ERROR: ")]
-            why = (errors or lines)[-1]
+            others = [x for x in lines if not x.startswith("WARNING: ")]
+            why = (errors or others or ["pip gave no wheel"])[-1]
             if "connection broken" in done.stderr and "from versions: none" in done.stderr:
                 why = "no connection to it; unpack the wheel and give the folder"
             raise UserError(f"maxtext {version}: cannot be had from PyPI ({why})")

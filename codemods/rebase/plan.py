@@ -68,6 +68,11 @@ def open_branch(source: Path, revision: str, onto: str, base: str | None) -> Bra
     if git(source, "rev-parse", "--show-object-format").strip() != b"sha1":
         raise UserError(f"{source}: its objects are named by SHA-256; only SHA-1 can be carried")
     tip, target = _commit(source, revision, "--from"), _commit(source, onto, "--onto")
+    packages = git(source, "ls-tree", "--name-only", target, "src/", "./").decode().split("\n")
+    if not {"maxtext", "src/maxtext"} & set(packages):
+        raise UserError(
+            f"--onto {onto}: has no package maxtext; give a commit of upstream's new layout"
+        )
     shallow = (common_folder(source) / "shallow").is_file()
     if base is not None:
         found = _commit(source, base, "--base")
@@ -88,7 +93,7 @@ def open_branch(source: Path, revision: str, onto: str, base: str | None) -> Bra
     if not bare:
         with suppress(GitError):  # a filter of the user's that fails is no matter of ours
             changed = git(source, "status", "--porcelain", "--untracked-files=no")
-    if changed.strip():
+    if changed.strip() and revision == "HEAD":
         notes.append("the working tree has uncommitted changes; commits alone are carried")
     if revision == "HEAD" and not bare:
         try:

@@ -142,6 +142,12 @@ def test_paths_may_be_relative(
     assert not (tmp_path / "given-up").exists()
 
 
+def test_the_old_layout_is_no_place_to_carry_to(cli: CommandLine, repo: Repo) -> None:
+    ran = cli("rebase", repo.root, "--onto", "upstream~2", "--plan", "--jobs", "1")
+    assert ran.status == 2
+    assert "--onto upstream~2: has no package maxtext" in ran.err
+
+
 def test_a_plan_writes_nothing(cli: CommandLine, repo: Repo, tmp_path: Path) -> None:
     before = repo.state()
     ran = cli("rebase", repo.root, "--onto", "upstream", "--plan", "--jobs", "1")

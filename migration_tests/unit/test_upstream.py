@@ -170,6 +170,16 @@ def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert upstream.cache_folder() == Path("/elsewhere")
 
 
+@pytest.mark.parametrize("spec", ["9.9", "9.9.0", "v9.9.0", "v9.9"])
+def test_spellings_of_a_version(
+    spec: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(tmp_path / "index", "9.9.0")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    assert upstream.resolve_upstream(spec).version == "9.9.0"
+
+
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [("0.2.5", True), ("0.2.5rc1", True), ("1.0.post2", True), ("d4ed2261", False), ("5", False)],
