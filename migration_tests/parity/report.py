@@ -132,7 +132,7 @@ def print_table(parity: Parity, out: Console) -> None:
     """Prints a table of the components, then the outcome."""
     for side in parity.sides.values():
         environment = side.environment
-        where = "; did not start" if side.roots else ""
+        where = "; could not run" if side.roots else ""
         if environment:
             where = (
                 f"; {environment['backend']} ({environment['device']}), jax {environment['jax']}, "
@@ -187,7 +187,11 @@ def print_table(parity: Parity, out: Console) -> None:
     for row in parity.rows:
         for pair in row.pairs:
             worst = row.worst(pair)
-            if worst and worst[1].verdict in (metrics.FAIL, metrics.ERROR):
+            # Why the weights of a model are not there is why all that need them have not run.
+            told = {metrics.FAIL, metrics.ERROR}
+            if row.component.name == "weights":
+                told.add(metrics.MISSING)
+            if worst and worst[1].verdict in told:
                 out.print(
                     Text(f"{row.component.title}, {row.dtype}, {'–'.join(pair)}: {_what(*worst)}")
                 )
@@ -238,7 +242,7 @@ def page(parity: Parity) -> str:
     ]
     for side in parity.sides.values():
         environment = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in side.environment.items())
-        where = f"; {environment or 'did not start'}" if side.roots else ""
+        where = f"; {environment or 'could not run'}" if side.roots else ""
         text = html.escape(side.code + where)
         parts.append(f"<li><strong>{side.name}</strong>: {text}</li>")
     parts += [f"<li>{html.escape(note)}</li>" for note in parity.notes]

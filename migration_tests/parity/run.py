@@ -85,6 +85,8 @@ class SideRun:
     weight_problems: dict[str, str] = dataclasses.field(default_factory=dict)
     # Trees of parameters that the side could not even make.
     unmade: set[str] = dataclasses.field(default_factory=set)
+    # While it runs.
+    process: subprocess.Popen[str] | None = dataclasses.field(default=None, repr=False)
 
     def of(self, component: str, dtype: str) -> dict[str, np.ndarray]:
         """What a component has computed, by name."""
@@ -389,9 +391,12 @@ def _run_sides(
         inputs["oracle_positions"] = oracle.positions
     np.savez(folder / "inputs.npz", **inputs)  # type: ignore[arg-type]
     turn = threading.Semaphore(jobs)
+    stopped = threading.Event()
 
     def one(side: SideRun) -> None:
         with turn:
+            if stopped.is_set():
+                return
             say(f"running the {side.name} side")
             began = time.monotonic()
             try:
@@ -404,10 +409,19 @@ def _run_sides(
     # The migrated side last: what the old one compiled is mostly what it needs.
     order = sorted(sides.values(), key=lambda side: side.name == MIGRATED)
     threads = [threading.Thread(target=one, args=(side,)) for side in order]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except (
+        BaseException
+    ):  # a signal: no side outlives this process, or writes into the folder that is removed
+        stopped.set()
+        for process in [side.process for side in sides.values() if side.process is not None]:
+            process.kill()
+            process.wait()
+        raise
 
 
 def _run_side(
@@ -470,7 +484,7 @@ def _ending(status: int) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    memory = ", as when memory runs out" if name == "SIGKILL" else ""
+    memory = " (as when memory runs out)" if name == "SIGKILL" else ""
     return f"its process was ended by {name}{memory}"
 
 
@@ -506,6 +520,7 @@ def converse(
             cwd=place,
             text=True,
         )
+        side.process = process
         assert process.stdin is not None
         assert process.stdout is not None
         done = threading.Event()
@@ -521,14 +536,15 @@ def converse(
             process.wait()
         finally:
             done.set()
+            side.process = None
             if process.poll() is None:
                 process.kill()
                 process.wait()
     status = place / "status.json"
     if not status.is_file():
-        lines = (
-            (place / "stderr").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        )
+        text = (place / "stderr").read_text(encoding="utf-8", errors="replace")
+        # Since it noted what it is at; before that JAX may say much, such as that there is no TPU.
+        lines = text.rpartition(f"parity: {_doing(place)}\n")[2].strip().splitlines()
         last = lines[-1][:300] if lines else "nothing"
         side.failed = f"{_ending(process.returncode)} while {_doing(place)}; it last said: {last}"
         return

@@ -41,7 +41,8 @@ class Channel:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
     def doing(self, what: str) -> None:
-        """Notes what is to come."""
+        """Notes what is to come, in the file and among the messages."""
+        print(f"parity: {what}", file=sys.stderr, flush=True)
         (self.folder / "doing").write_text(what, encoding="utf-8")
 
     def describe(self, described: dict[str, Any]) -> None:
