@@ -110,19 +110,20 @@ class AnchoredFile:
             assert wanted.module is not None
             assert not isinstance(wanted.names, cst.ImportStar)
             name = cst.Module([]).code_for_node(wanted.names[0])
-            for line in imports:
-                held = line.body[0]
-                if (
-                    isinstance(held, cst.ImportFrom)
-                    and held.module is not None
-                    and same(wanted.module, held.module)
-                    and not held.relative
-                    and not isinstance(held.names, cst.ImportStar)
-                    and (held.lpar or len(self._line(line)) + len(f", {name}") <= LINE_LENGTH)
-                ):
-                    Collection(self, held, held.names, f"imports of `{statement}`").add(
-                        name, sort=True
-                    )
+            alike = [
+                (line, held, held.names)
+                for line in imports
+                if isinstance(held := line.body[0], cst.ImportFrom)
+                and held.module is not None
+                and same(wanted.module, held.module)
+                and not held.relative
+                and not isinstance(held.names, cst.ImportStar)
+            ]
+            if any(same(wanted.names[0], found) for _, _, names in alike for found in names):
+                return
+            for line, held, names in alike:
+                if held.lpar or len(self._line(line)) + len(f", {name}") <= LINE_LENGTH:
+                    Collection(self, held, names, f"imports of `{statement}`").add(name, sort=True)
                     return
         if not imports:
             raise AnchorError("no import at the top of the module")

@@ -159,7 +159,7 @@ def test_a_version_that_cannot_be_had(
     monkeypatch.setenv(upstream_module.CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setattr(upstream_module.subprocess, "run", answer)
     message = refused("run", checkout, "--upstream", "99.9", "--check")
-    assert message == f"maxtext 99.9: cannot be had from PyPI ({reason})"
+    assert message == f"maxtext 99.9.0: cannot be had from PyPI ({reason})"
 
 
 # Rules and options -------------------------------------------------------------------------------------

@@ -103,8 +103,10 @@ def test_interrupts(big: Path, duration: float, tmp_path: Path, number: int, sta
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_is_not_lost_where_python_ignores_exceptions(number: int) -> None:
     program = f"""
-import os, time, typer
+import os, signal, time, typer
 from codemods import cli
+
+signal.signal({number}, signal.SIG_DFL)  # also where the tests themselves run as `nohup` has it
 
 class Finalized:
     def __del__(self):

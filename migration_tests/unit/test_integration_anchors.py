@@ -286,6 +286,7 @@ FULL_LINE = f"from a import {'b' * 110}"
         ("import os\n\nx = 1\n", "from a import b", "import os\nfrom a import b\n\nx = 1\n"),
         ("from a import *\n", "from a import b", "from a import *\nfrom a import b\n"),
         (f"{FULL_LINE}\n", "from a import c", f"{FULL_LINE}\nfrom a import c\n"),
+        (f"{FULL_LINE}, c\n", "from a import c", f"{FULL_LINE}, c\n"),
     ],
 )
 def test_imports(before: str, statement: str, after: str | None) -> None:
