@@ -98,9 +98,9 @@ def test_page(baseline: Baseline, tmp_path: Path) -> None:
     report.write_page(baseline.parity, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "All components are within tolerance." in page
-    # Layers, logits and MTP logits in both dtypes, and a line for each pair of sides.
+    # Layers, logits and MTP logits in both dtypes, and a line for each pair of sides, also in the legend.
     assert page.count("<svg") == 2
-    assert page.count("<polyline") == 6
+    assert page.count("<polyline") == 2 * 6
     assert page.count("<circle") == 2 * 3 * (plan.MODEL["base_num_decoder_layers"] + 2)
     assert not re.search(r"(src|href)=|https?://|@import", page)
     assert all(html.escape(component.title) in page for component in plan.COMPONENTS)
