@@ -68,11 +68,6 @@ def open_branch(source: Path, revision: str, onto: str, base: str | None) -> Bra
     if git(source, "rev-parse", "--show-object-format").strip() != b"sha1":
         raise UserError(f"{source}: its objects are named by SHA-256; only SHA-1 can be carried")
     tip, target = _commit(source, revision, "--from"), _commit(source, onto, "--onto")
-    packages = git(source, "ls-tree", "--name-only", target, "src/", "./").decode().split("\n")
-    if not {"maxtext", "src/maxtext"} & set(packages):
-        raise UserError(
-            f"--onto {onto}: has no package maxtext; give a commit of upstream's new layout"
-        )
     shallow = (common_folder(source) / "shallow").is_file()
     if base is not None:
         found = _commit(source, base, "--base")
@@ -88,6 +83,11 @@ def open_branch(source: Path, revision: str, onto: str, base: str | None) -> Bra
             raise UserError(f"{revision} and {onto} have no commit in common; {why}") from None
     if found == tip:
         raise UserError(f"{revision} has no commits that {onto} lacks; there is nothing to carry")
+    packages = git(source, "ls-tree", "--name-only", target, "src/", "./").decode().split("\n")
+    if not {"maxtext", "src/maxtext"} & set(packages):
+        raise UserError(
+            f"--onto {onto}: has no package maxtext; give a commit of upstream's new layout"
+        )
     notes = []
     changed = b""
     if not bare:
