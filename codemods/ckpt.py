@@ -107,7 +107,9 @@ HfConfig = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", "-j", min=1, help="Default: one per core, at most 8.", metavar="N"),
+    typer.Option(
+        "--workers", "-j", min=1, help="Default: two more than cores, at most 8.", metavar="N"
+    ),
 ]
 ShardOption = Annotated[
     str | None,

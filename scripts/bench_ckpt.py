@@ -11,8 +11,9 @@ in several safetensors files. Every measurement is a process of its own, in inte
   restack      `ckpt restack` of the scanned result to unscanned
   upstream     maxtext.checkpoint_conversion.to_maxtext of the tree that `overlay` makes, lazy, with its defaults; once
 Rates are bytes of weights over wall time with start-up; `of copy` is the rate over that of the copy. Peak memory is the
-process's largest resident size, CPU the seconds of all its
-threads; the bound is twice the largest parameter and 1 GiB. The page cache is as it comes.
+process's largest resident size, CPU the seconds of all its threads; the bound is twice the largest parameter and 1 GiB.
+Before each run what it reads is copied and the copy removed, so that all find it in the page cache and free memory in the
+same state: a virtual machine may have to ask its host for memory that was free for a while, which is slow.
 """
 
 from __future__ import annotations
@@ -184,29 +185,40 @@ def runs(source: Path, scratch: Path, rounds: int, overlay: Path | None) -> Iter
     ckpt = [sys.executable, "-m", "codemods.cli", "ckpt"]
     scanned = scratch / "scanned"
 
-    def once(name: str, command: Callable[[Path], list[str]], keep: Path | None = None) -> Run:
+    def once(
+        name: str, command: Callable[[Path], list[str]], reads: Path, keep: Path | None = None
+    ) -> Run:
         out = keep or scratch / "out"
         shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(reads, scratch / "before")
+        shutil.rmtree(scratch / "before")
         run = measured(name, command(out))
         if keep is None:
             shutil.rmtree(out)
         return run
 
     for _ in range(rounds):
-        yield once("copy", lambda out: [sys.executable, __file__, "--copy", str(source), str(out)])
+        yield once(
+            "copy",
+            lambda out: [sys.executable, __file__, "--copy", str(source), str(out)],
+            source,
+        )
         yield once(
             "to-maxtext",
             lambda out: [*ckpt, "to-maxtext", str(source), str(out), "--scan-layers", "false"],
+            source,
         )
         yield once(
             "to-maxtext scanned",
             lambda out: [*ckpt, "to-maxtext", str(source), str(out), "--scan-layers", "true"],
+            source,
             keep=scanned,
         )
-        yield once("to-hf", lambda out: [*ckpt, "to-hf", str(scanned), str(out)])
+        yield once("to-hf", lambda out: [*ckpt, "to-hf", str(scanned), str(out)], scanned)
         yield once(
             "restack",
             lambda out: [*ckpt, "restack", str(scanned), str(out), "--scan-layers", "false"],
+            scanned,
         )
     shutil.rmtree(scanned)
     if overlay is not None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import math
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -329,15 +333,32 @@ def test_pieces_cover_every_parameter_once(
                 assert one.shape == one.parameter.shape or parameter.stack_axes
                 assert all(side.start % step == 0 for side, step in zip(one.box, grid, strict=True))
             assert (covered == 1).all(), parameter.key
+            # Zarr stores the chunks at an array's end whole: as little of them as can be is beyond it.
+            for size, step in zip(parameter.shape, grid, strict=True):
+                count = math.ceil(size / step)
+                assert count * step - size < count, parameter.key
     assert (cut > 20) == (piece == 500)
 
 
+@pytest.mark.parametrize("block", [(512, 2048), (3, 7)])
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
 @pytest.mark.parametrize(
     ("shape", "axes"),
-    [((), ()), ((7,), (0,)), ((5, 70), (1, 0)), ((3, 5, 40), (2, 0, 1)), ((4, 1, 33), (2, 1, 0))],
+    [
+        *(((), ()), ((7,), (0,)), ((5, 70), (1, 0)), ((70, 5), (1, 0))),
+        *(((3, 5, 40), (2, 0, 1)), ((3, 5, 40), (0, 2, 1)), ((3, 5, 40), (1, 2, 0))),
+        *(((4, 1, 33), (2, 1, 0)), ((2, 3, 4, 9), (0, 3, 1, 2)), ((0, 4), (1, 0))),
+    ],
 )
-def test_move(shape: tuple[int, ...], axes: tuple[int, ...], dtype: type) -> None:
+def test_move(
+    shape: tuple[int, ...],
+    axes: tuple[int, ...],
+    dtype: type,
+    block: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pieces, "_ROWS", block[0])
+    monkeypatch.setattr(pieces, "_COLUMNS", block[1])
     values = np.arange(math.prod(shape), dtype=dtype).reshape(shape)
     source = values.transpose(axes)
     room = np.zeros((2, *source.shape, 2), dtype)
@@ -346,3 +367,76 @@ def test_move(shape: tuple[int, ...], axes: tuple[int, ...], dtype: type) -> Non
         assert np.array_equal(target, source)
     assert not room[0].any()
     assert not room[1, ..., 1].any()
+
+
+# ---- Files that are written once ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["past the page cache", "through it"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        *([], [0], [1], [65536], [65535, 1], [8, 65536, 3]),
+        *([100_000] * 7, [3, 200_000, 5], [131_072, 131_072], [262_144, 1]),
+    ],
+    ids=str,
+)
+def test_a_sequential_file_has_what_was_put_into_it(
+    sizes: list[int], direct: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hf_files.SequentialFile, "_BUFFER_BYTES", 1 << 17)
+    if not direct:
+        monkeypatch.setattr(hf_files.os, "O_DIRECT", 0)
+    path = tmp_path / "file"
+    path.write_bytes(b"longer than what comes" * 50_000)
+    data = [np.random.default_rng(size).integers(0, 256, size, np.uint8) for size in sizes]
+    with hf_files.SequentialFile(path) as file:
+        for part in data:
+            at = file.position
+            file.room(part.size)[:] = part
+            assert file.position == at + part.size
+    assert path.read_bytes() == b"".join(part.tobytes() for part in data)
+
+
+def test_a_file_system_that_cannot_write_past_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the flag and refuses the write, as some do."""
+    write, refused = os.write, []
+
+    def refuse(descriptor: int, view: memoryview) -> int:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
+            refused.append(descriptor)
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return write(descriptor, view)
+
+    monkeypatch.setattr(hf_files.os, "write", refuse)
+    with hf_files.SequentialFile(tmp_path / "file") as file:
+        file.room(100)[:] = 7
+    assert len(refused) == 1
+    assert (tmp_path / "file").read_bytes() == bytes([7] * 100)
+
+
+def test_an_error_of_a_sequential_file_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, view: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(hf_files.os, "write", full)
+    file = hf_files.SequentialFile(tmp_path / "file")
+    with pytest.raises(OSError, match="No space left"), file:
+        file.room(100)[:] = 7
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(file._descriptor)
+
+
+def test_scratch_memory_is_of_one_thread() -> None:
+    scratch = pieces.Scratch()
+    first = scratch.array((4, 5), np.uint32)
+    again = scratch.array((3,), np.uint16)
+    assert first.shape == (4, 5)
+    assert np.shares_memory(first, again)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(scratch.array, (4, 5), np.uint32).result()
+    assert not np.shares_memory(first, other)

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 from etils import epath
-from maxtext.checkpoint_conversion.ling2 import compare, convert, orbax_files, pieces, plan, work
+from maxtext.checkpoint_conversion.ling2 import (
+    compare,
+    convert,
+    hf_files,
+    orbax_files,
+    pieces,
+    plan,
+    work,
+)
 from maxtext.checkpoint_conversion.ling2.errors import CheckpointError
 from maxtext.checkpoint_conversion.utils import ling2_params
 from maxtext.common import ling2_layers
@@ -173,6 +181,13 @@ def test_orbax_reads_it(tmp_path: Path) -> None:
         assert bias[row].tobytes() == expected.tobytes()
 
 
+def whole(model: convert.MaxTextModel, leaf: Any, parameter: Any) -> np.ndarray:
+    """The bits of an array of a checkpoint."""
+    bits = np.empty(leaf.shape, hf_files.MOVED_AS[leaf.dtype])
+    model.checkpoint.read(leaf, parameter, (slice(None),) * len(leaf.shape), bits)
+    return bits
+
+
 def saved_by_orbax(
     path: Path, model: convert.MaxTextModel, rename: dict[str, str], training: bool
 ) -> None:
@@ -180,7 +195,7 @@ def saved_by_orbax(
     tree: dict[str, Any] = {"step": 3}
     for parameter in model.parameters:
         leaf = model.leaves[parameter.key]
-        bits = model.checkpoint.read(leaf, parameter, (slice(None),) * len(leaf.shape))
+        bits = whole(model, leaf, parameter)
         values = bits.view(leaf.dtype)
         names = [rename.get(name, name) for name in parameter.path]
         if rename and names[1] == "layers_remainder":
@@ -232,7 +247,7 @@ def tree_of(
     tree: dict[str, Any] = {}
     for parameter in model.parameters:
         leaf = model.leaves[parameter.key]
-        bits = model.checkpoint.read(leaf, parameter, (slice(None),) * len(leaf.shape))
+        bits = whole(model, leaf, parameter)
         keys = (*above, *parameter.path, *below)
         node = tree
         for key in keys[:-1]:

@@ -408,7 +408,8 @@ def _difference(
   sums = np.zeros(3)
   for piece in pieces.split(parameter, itemsize, leaf.chunks_of(parameter)):
     with budget.take(piece.size * itemsize * _COPIES):
-      ours = left.read(leaf, parameter, piece.box)
+      ours = np.empty(piece.shape, hf_files.MOVED_AS[leaf.dtype])
+      left.read(leaf, parameter, piece.box, ours)
       for element in piece.elements:
         mine = ling2_params.to_hf(piece.parameter, ours[element.index])
         tensor = right.tensors[element.name]

@@ -22,7 +22,6 @@ import math
 import os
 import pathlib
 import shutil
-import threading
 from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol
 
 from maxtext.checkpoint_conversion.ling2 import hf_files
@@ -62,7 +61,8 @@ class Settings:
     report: is told bytes done and in all.
   """
 
-  workers: int = dataclasses.field(default_factory=lambda: min(8, os.cpu_count() or 1))
+  # Those that wait for the disk need no processor.
+  workers: int = dataclasses.field(default_factory=lambda: min(8, 2 + (os.cpu_count() or 1)))
   group_bytes: int | None = None
   shard: work.Shard | None = None
   report: Callable[[int, int], None] | None = None
@@ -103,14 +103,13 @@ class HfSource:
   def __init__(self, plan: plans.Plan):
     self._checkpoint = plan.checkpoint
     self._dtypes = plan.dtypes()
-    self._local = threading.local()
+    self._scratch = pieces.Scratch()
 
   def dtype(self, parameter: Parameter) -> str:
     return self._dtypes[parameter.key]
 
   def fill(self, piece: Piece, target: np.ndarray) -> None:
     part = piece.parameter
-    count = math.prod(part.hf_shape)
     for element in piece.elements:
       tensor = self._checkpoint.tensors[element.name]
       start = element.row * (tensor.nbytes // max(1, tensor.shape[0])) if element.row else 0
@@ -118,16 +117,9 @@ class HfSource:
       if part.transform == ling2_params.IDENTITY and into.flags.c_contiguous:
         self._checkpoint.read(tensor, into, start)
         continue
-      buffer = self._buffer(count, target.dtype)
-      self._checkpoint.read(tensor, buffer, start)
-      pieces.move(into, ling2_params.to_maxtext(part, buffer.reshape(part.hf_shape)))
-
-  def _buffer(self, count: int, dtype: np.dtype) -> np.ndarray:
-    """Returns a buffer that this thread reads into again and again: new memory is slow."""
-    held = getattr(self._local, "buffer", None)
-    if held is None or held.size < count * dtype.itemsize:
-      held = self._local.buffer = np.empty(count * dtype.itemsize, np.uint8)
-    return held[: count * dtype.itemsize].view(dtype)
+      read = self._scratch.array(part.hf_shape, target.dtype)
+      self._checkpoint.read(tensor, read, start)
+      pieces.move(into, ling2_params.to_maxtext(part, read))
 
 
 class MaxTextSource:
@@ -152,14 +144,14 @@ class MaxTextSource:
     """Returns the shape of a held parameter's chunks."""
     return self._leaves[parameter.key].chunks_of(parameter)
 
-  def read(self, parameter: Parameter, box: tuple[slice | int, ...]) -> np.ndarray:
-    """Returns a box of a held parameter."""
-    return self._checkpoint.read(self._leaves[parameter.key], parameter, box)
+  def read(self, parameter: Parameter, box: tuple[slice | int, ...], into: np.ndarray) -> None:
+    """Reads a box of a held parameter into an array of unsigned integers of its shape."""
+    self._checkpoint.read(self._leaves[parameter.key], parameter, box, into)
 
   def fill(self, piece: Piece, target: np.ndarray) -> None:
     held, _ = self._places[piece.elements[0].name]
     if held.key == piece.key and held.stack_axes == piece.parameter.stack_axes:
-      pieces.move(target, self.read(held, piece.box))
+      self.read(held, piece.box, target)
       return
     stacked = piece.parameter.stack_axes
     within = [side for axis, side in enumerate(piece.box) if axis not in stacked]
@@ -167,7 +159,7 @@ class MaxTextSource:
       held, index = self._places[element.name]
       sides = iter(within)
       box = tuple(next(sides) if isinstance(i, slice) else i for i in index)
-      pieces.move(target[element.index], self.read(held, box))
+      self.read(held, box, target[element.index])
 
 
 # ---- HF to MaxText --------------------------------------------------------------------------------------------------
@@ -228,7 +220,7 @@ def _write_maxtext(
       for batch in _batches(held, itemsizes):
         size = sum(piece.size * itemsizes[piece.key] for piece in batch)
         with run.budget.take(size * _COPIES):
-          room, at = run.room(size), 0
+          room, at = run.scratch.array((size,), np.uint8), 0
           for piece in batch:
             length = piece.size * itemsizes[piece.key]
             dtype = source.dtype(piece.parameter)
@@ -267,18 +259,11 @@ class _Run:
     self._parameters = parameters
     self._sizes = [math.prod(parameter.shape) * itemsizes[parameter.key] for parameter in parameters]
     self.budget = work.MemoryBudget(max(self._sizes) + _MEMORY_BYTES)
-    self._local = threading.local()
+    self.scratch = pieces.Scratch()
 
   def group_bytes(self, most: int) -> int:
     """Returns the size of what is to be complete at a time."""
     return min(most, max(_LEAST_BYTES, sum(self._sizes) // _GROUPS))
-
-  def room(self, size: int) -> np.ndarray:
-    """Returns memory for a batch, which this thread uses again and again: new memory is slow."""
-    held = getattr(self._local, "room", None)
-    if held is None or held.size < size:
-      held = self._local.room = np.empty(size, np.uint8)
-    return held[:size]
 
   def run(
       self,
@@ -443,13 +428,14 @@ def to_hf(model: MaxTextModel, out: pathlib.Path, settings: Settings = Settings(
         parameter = held_parameters[piece.key]
         tensors |= {element.name: (element.name, dtypes[piece.key], parameter.hf_shape) for element in piece.elements}
       header, offsets = hf_files.build_header(list(tensors.values()))
-      with open(folder / name, "wb") as stream:
-        stream.write(header)
-        stream.flush()
+      with hf_files.SequentialFile(folder / name) as file:
+        file.room(len(header))[:] = np.frombuffer(header, np.uint8)
         for piece in held:
           size = piece.size * itemsizes[piece.key]
           with run.budget.take(size * _COPIES):
-            _write_tensors(stream.fileno(), piece, source.read(held_parameters[piece.key], piece.box), offsets, run)
+            values = run.scratch.array(piece.shape, hf_files.MOVED_AS[dtypes[piece.key]])
+            source.read(held_parameters[piece.key], piece.box, values)
+            _write_tensors(file, piece, values, offsets)
           run.progress.add(size)
 
     groups.append(work.Group(pathlib.PurePath(name), sum(piece.size * itemsizes[piece.key] for piece in held), write))
@@ -487,21 +473,15 @@ def _grouped_lists(
   yield held
 
 
-def _write_tensors(descriptor: int, piece: Piece, values: np.ndarray, offsets: Mapping[str, int], run: _Run) -> None:
-  """Writes what is in a piece to its places in a file."""
-  part = piece.parameter
-  count = math.prod(part.hf_shape)
-  room = run.room(count * values.itemsize).view(values.dtype).reshape(part.hf_shape)
+def _write_tensors(
+    file: hf_files.SequentialFile, piece: Piece, values: np.ndarray, offsets: Mapping[str, int]
+) -> None:
+  """Writes what is in a piece to its places in a file, which follow upon what was written before."""
   for element in piece.elements:
-    tensor = ling2_params.to_hf(part, values[element.index])
-    if not tensor.flags.c_contiguous:
-      pieces.move(room, tensor)
-      tensor = room
+    tensor = ling2_params.to_hf(piece.parameter, values[element.index])
     row_bytes = tensor.nbytes // tensor.shape[0] if element.row else 0
-    view, at = memoryview(tensor).cast("B"), offsets[element.name] + element.row * row_bytes
-    while view:
-      written = os.pwrite(descriptor, view, at)
-      view, at = view[written:], at + written
+    assert file.position == offsets[element.name] + element.row * row_bytes, element.name
+    pieces.move(file.room(tensor.nbytes).view(tensor.dtype).reshape(tensor.shape), tensor)
 
 
 # ---- MaxText to MaxText ---------------------------------------------------------------------------------------------

@@ -18,10 +18,14 @@ Needs numpy alone. Data is read by ranges into memory that the caller owns and n
 or fails under a conversion is an error that names it.
 """
 
+import contextlib
 import dataclasses
+import errno
+import fcntl
 import hashlib
 import json
 import math
+import mmap
 import os
 import pathlib
 import struct
@@ -349,6 +353,84 @@ def build_header(tensors: list[tuple[str, str, tuple[int, ...]]]) -> tuple[bytes
   header += b" " * (-len(header) % 8)
   start = 8 + len(header)
   return struct.pack("<Q", len(header)) + header, {name: start + at for name, at in begins.items()}
+
+
+class SequentialFile:
+  """A large file that is written once from its beginning to its end, past the page cache where the system allows that.
+
+  What nobody is to read soon has no business there: copying it in is slow, and it displaces what others need.
+
+  Attributes:
+    position: where the next bytes go.
+  """
+
+  # A multiple of what any device or file system wants for the places and lengths of what is written past the cache.
+  _BLOCK = 1 << 16
+  _BUFFER_BYTES = 16 << 20
+
+  def __init__(self, path: pathlib.Path):
+    """Makes the file, or replaces it."""
+    self.position = 0
+    self._filled = 0
+    self._buffer = _aligned(self._BUFFER_BYTES)
+    self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    self._set_direct(True)
+
+  def room(self, size: int) -> np.ndarray:
+    """Returns the next `size` bytes, to be filled before the next call."""
+    if self._filled + size > self._buffer.size:
+      self._flush()
+    if self._filled + size > self._buffer.size:
+      larger = _aligned(self._filled + size)
+      larger[: self._filled] = self._buffer[: self._filled]
+      self._buffer = larger
+    begin = self._filled
+    self._filled += size
+    self.position += size
+    return self._buffer[begin : self._filled]
+
+  def _flush(self) -> None:
+    """Writes all whole blocks."""
+    whole = self._filled // self._BLOCK * self._BLOCK
+    self._write(self._buffer[:whole])
+    rest = self._filled - whole
+    self._buffer[:rest] = self._buffer[whole : self._filled]
+    self._filled = rest
+
+  def _set_direct(self, direct: bool) -> bool:
+    """Has the system write past the page cache, or through it; returns whether that is a change."""
+    flag = getattr(os, "O_DIRECT", 0)
+    held = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+    wanted = held | flag if direct else held & ~flag
+    with contextlib.suppress(OSError):  # not every file system can
+      fcntl.fcntl(self._descriptor, fcntl.F_SETFL, wanted)
+    return wanted != held
+
+  def _write(self, data: np.ndarray) -> None:
+    view = memoryview(data)
+    while view:
+      try:
+        view = view[os.write(self._descriptor, view) :]
+      except OSError as error:
+        if error.errno != errno.EINVAL or not self._set_direct(False):
+          raise
+
+  def __enter__(self) -> "SequentialFile":
+    return self
+
+  def __exit__(self, kind: type[BaseException] | None, *unused: object) -> None:
+    try:
+      if kind is None:
+        self._flush()
+        self._write(self._buffer[: -(-self._filled // self._BLOCK) * self._BLOCK])
+        os.ftruncate(self._descriptor, self.position)
+    finally:
+      os.close(self._descriptor)
+
+
+def _aligned(size: int) -> np.ndarray:
+  """Returns bytes that begin at a page of memory, a multiple of a block in number."""
+  return np.frombuffer(mmap.mmap(-1, -(-size // (1 << 16)) * (1 << 16)), np.uint8)
 
 
 def build_index(files: list[pathlib.Path]) -> str:

@@ -160,21 +160,33 @@ class MaxTextCheckpoint:
     except Exception as error:  # tensorstore has an exception type for each status
       raise CheckpointError(f"{self.items}: {name} cannot be opened ({_line(error)}).") from None
 
-  def read(self, leaf: Leaf, parameter: Parameter, box: tuple[slice | int, ...]) -> np.ndarray:
-    """Returns a box of the parameter that an array holds, as unsigned integers of the elements' size."""
-    if leaf.keeps_layout(parameter):
-      return self._read(leaf, box)
-    whole = self._read(leaf, (slice(None),) * len(leaf.shape))
-    return ling2_params.from_stored(parameter, whole, leaf.path != parameter.path)[box]
+  def read(self, leaf: Leaf, parameter: Parameter, box: tuple[slice | int, ...], into: np.ndarray) -> None:
+    """Reads a box of the parameter that an array holds.
 
-  def _read(self, leaf: Leaf, box: tuple[slice | int, ...]) -> np.ndarray:
+    Args:
+      leaf: the array.
+      parameter: the parameter.
+      box: the box; the axes of numbers are dropped.
+      into: unsigned integers of the elements' size, in the shape of the box, which are filled.
+
+    Raises:
+      CheckpointError: it cannot be read.
+    """
+    if leaf.keeps_layout(parameter):
+      self._read(leaf, box, into)
+      return
+    whole = np.empty(leaf.shape, into.dtype)
+    self._read(leaf, (slice(None),) * len(leaf.shape), whole)
+    pieces.move(into, ling2_params.from_stored(parameter, whole, leaf.path != parameter.path)[box])
+
+  def _read(self, leaf: Leaf, box: tuple[slice | int, ...], into: np.ndarray) -> None:
     try:
-      values = self._open(leaf.name)[box].read().result()
+      target = ts.array(into.view(leaf.dtype), context=self._context, copy=False, write=True)
+      target.write(self._open(leaf.name)[box][ts.d[:].translate_to[0]]).result()
     except CheckpointError:
       raise
     except Exception as error:
       raise CheckpointError(f"{self.items}: {leaf.name} cannot be read ({_line(error)}).") from None
-    return values.view(hf_files.MOVED_AS[leaf.dtype])
 
 
 def _context(cache_bytes: int = 0) -> ts.Context:

@@ -17,6 +17,7 @@
 import dataclasses
 import itertools
 import math
+import threading
 from typing import Iterator
 
 from maxtext.checkpoint_conversion.utils import ling2_params
@@ -24,12 +25,14 @@ from maxtext.checkpoint_conversion.utils.ling2_params import Parameter
 import numpy as np
 
 # What is read, moved and written at a time, unless one slice of a parameter is larger.
-PIECE_BYTES = 64 << 20
+PIECE_BYTES = 32 << 20
 # Slices smaller than this share a chunk of the stored array, larger than that a slice is several chunks.
 MIN_CHUNK_BYTES = 4 << 20
 MAX_CHUNK_BYTES = 64 << 20
-# Columns that a transposition moves at a time, so that what it reads stays in the cache.
-_COLUMNS = 16
+# Rows and columns that a transposition moves at a time, by way of a buffer that stays in the cache.
+_ROWS, _COLUMNS = 512, 2048
+# Rows of such a buffer begin in different sets of the cache, also where they are of a power of two.
+_PAD_BYTES = 64
 
 Index = tuple[slice | int, ...]
 
@@ -83,12 +86,13 @@ def write_shape(parameter: Parameter, itemsize: int) -> tuple[int, ...]:
     rows = _rows_axis(parameter)
     if rows is None or slice_bytes <= PIECE_BYTES:
       return parameter.shape
-    row_bytes = slice_bytes // parameter.shape[rows]
-    step = max(1, MAX_CHUNK_BYTES // row_bytes)
-    return _replaced(parameter.shape, rows, step)
+    size = parameter.shape[rows]
+    most = max(1, MAX_CHUNK_BYTES // (slice_bytes // size))
+    return _replaced(parameter.shape, rows, math.ceil(size / math.ceil(size / most)))
   shape, room = parameter.shape, max(1, MIN_CHUNK_BYTES // max(1, slice_bytes))
   for axis in reversed(parameter.stack_axes):
-    step = min(shape[axis], room)
+    # A chunk that reaches beyond the array would be stored whole.
+    step = next(step for step in range(min(shape[axis], room), 0, -1) if not shape[axis] % step)
     shape, room = _replaced(shape, axis, step), (room // step if step == shape[axis] else 1)
   return shape
 
@@ -157,6 +161,21 @@ def _replaced(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
   return (*shape[:axis], size, *shape[axis + 1 :])
 
 
+class Scratch:
+  """Memory that each thread uses again and again: new memory is slow."""
+
+  def __init__(self):
+    self._local = threading.local()
+
+  def array(self, shape: tuple[int, ...], dtype: type | np.dtype) -> np.ndarray:
+    """Returns an array with any contents, which is the thread's until it asks for the next."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    held = getattr(self._local, "held", None)
+    if held is None or held.size < size:
+      held = self._local.held = np.empty(size, np.uint8)
+    return held[:size].view(dtype).reshape(shape)
+
+
 def move(target: np.ndarray, source: np.ndarray) -> None:
   """Copies elements between arrays of the same shape and dtype, fast for transposed ones too."""
   assert target.shape == source.shape and target.dtype == source.dtype
@@ -167,11 +186,30 @@ def move(target: np.ndarray, source: np.ndarray) -> None:
   shape, target_strides, source_strides = zip(*sides)
   target = np.lib.stride_tricks.as_strided(target, shape, target_strides)
   source = np.lib.stride_tricks.as_strided(source, shape, source_strides)
-  if len(shape) < 2 or source_strides[-1] == source.itemsize:
+  if source.itemsize not in source_strides[:-1]:
     np.copyto(target, source)
     return
-  for start in range(0, shape[-1], _COLUMNS):
-    np.copyto(target[..., start : start + _COLUMNS], source[..., start : start + _COLUMNS])
+  contiguous = source_strides.index(source.itemsize)
+  target, source = np.moveaxis(target, contiguous, -2), np.moveaxis(source, contiguous, -2)
+  for index in np.ndindex(target.shape[:-2]):
+    _transpose(target[index], source[index])
+
+
+_buffers = Scratch()
+
+
+def _transpose(target: np.ndarray, source: np.ndarray) -> None:
+  """Copies a matrix whose columns are contiguous into one whose rows are."""
+  columns, rows = target.shape
+  width = min(columns, _COLUMNS)
+  buffer = _buffers.array((min(rows, _ROWS), width + _PAD_BYTES // source.itemsize), source.dtype)
+  for row in range(0, rows, _ROWS):
+    for column in range(0, columns, width):
+      part = np.s_[column : column + width, row : row + _ROWS]
+      read = source[part].T
+      held = buffer[: read.shape[0], : read.shape[1]]
+      np.copyto(held, read)
+      np.copyto(target[part], held.T)
 
 
 def _merged(target: np.ndarray, source: np.ndarray) -> Iterator[tuple[int, int, int]]:

@@ -324,7 +324,7 @@ def _do(folder: pathlib.Path, name: str, groups: list[tuple[int, Group]], worker
     part = folder / f"part-{name}-{number}"
     part.mkdir()
     group.write(part)
-    sync_tree(part)
+    sync_tree(part, forget=True)
     place = folder / TREE / group.place
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -357,22 +357,27 @@ def write_text(path: pathlib.Path, text: str) -> None:
   sync(path.parent)
 
 
-def sync(path: pathlib.Path) -> None:
-  """Waits until a file, or the names in a folder, are on the disk."""
+def sync(path: pathlib.Path, forget: bool = False) -> None:
+  """Waits until a file, or the names in a folder, are on the disk; with `forget`, takes it out of the page cache."""
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
+    if forget:
+      os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
   finally:
     os.close(descriptor)
 
 
-def sync_tree(folder: pathlib.Path, skip: Container[pathlib.Path] = ()) -> None:
-  """Waits until all files of a folder are on the disk, other than those of `skip`, which are there already."""
+def sync_tree(folder: pathlib.Path, skip: Container[pathlib.Path] = (), forget: bool = False) -> None:
+  """Waits until all files of a folder are on the disk, other than those of `skip`, which are there already.
+
+  With `forget`, takes them out of the page cache: the memory is soon needed for what is written next.
+  """
   for entry in folder.iterdir():
     if entry in skip:
       continue
     if entry.is_dir():
-      sync_tree(entry, skip)
+      sync_tree(entry, skip, forget)
     else:
-      sync(entry)
+      sync(entry, forget)
   sync(folder)
