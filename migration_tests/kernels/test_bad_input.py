@@ -138,6 +138,7 @@ CHUNK = [
         TypeError,
         "output_final_state must be a bool, got str",
     ),
+    ({"heads_major": 1}, TypeError, "heads_major must be a bool, got int"),
     (
         {"q": np.ma.zeros((B, T, H, K), "float32")},
         TypeError,

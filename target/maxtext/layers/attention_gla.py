@@ -311,6 +311,7 @@ class BailingMoeV2LinearAttention(nnx.Module):
           initial_state=initial_state,
           output_final_state=prefill,
           segment_ids=segment_ids,
+          heads_major=True,
       )
 
     out, final_state = jax.shard_map(

@@ -49,6 +49,7 @@ def chunk_gla(
     output_final_state: bool = False,
     segment_ids: jax.Array | None = None,
     chunk_size: int | None = None,
+    heads_major: bool = False,
     implementation: str | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
   """Gated linear attention over whole sequences, for training and prefill.
@@ -77,6 +78,9 @@ def chunk_gla(
     output_final_state: whether to return the state after the last real token of each row.
     segment_ids: integers [B, T] in the range of int32; 0 is padding. None when every token is real and each row is one segment.
     chunk_size: tokens that are worked through at once; None for a good size. "reference" has no chunks and ignores it.
+    heads_major: whether XLA has q, k and v in memory as [B, H, T, K], as projections to heads leave them, and is to have the
+      output so, rather than in the order of a program's arguments. "pallas_tpu" then reads and writes that order, which
+      spares copies of another; results do not depend on it.
     implementation: "reference" (recurrent, the truth), "xla" (chunked, for any backend), "pallas_tpu" (fused kernels; they
       are interpreted, slowly, on a CPU) or None: "pallas_tpu" where the code is traced for a TPU and the dtype allows it,
       else "xla".
@@ -93,8 +97,9 @@ def chunk_gla(
   q, k, v, g_gamma, initial_state, scale = _checked(q, k, v, g_gamma, initial_state, scale, ("B", "T", "H"), "initial_state")
   segment_ids = None if segment_ids is None else _checked_segment_ids(segment_ids, q.shape[:2])
   chunk_size = _checked_chunk_size(chunk_size)
-  if not isinstance(output_final_state, (bool, np.bool_)):
-    raise TypeError(f"output_final_state must be a bool, got {type(output_final_state).__name__}")
+  for name, value in (("output_final_state", output_final_state), ("heads_major", heads_major)):
+    if not isinstance(value, (bool, np.bool_)):
+      raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
   implementation = _chosen(implementation, q.dtype)
 
   # Inside of shard_map everything has to vary over the same mesh axes, also what is the same on all devices.
@@ -107,7 +112,7 @@ def chunk_gla(
     # pylint: disable-next=import-outside-toplevel
     from maxtext.kernels.gla.pallas_tpu import chunk_gla_pallas
 
-    return chunk_gla_pallas(q, k, v, g_gamma, initial_state, segment_ids, **options)
+    return chunk_gla_pallas(q, k, v, g_gamma, initial_state, segment_ids, heads_major=bool(heads_major), **options)
   layout = None if segment_ids is None else token_layout(segment_ids)
   run = recurrent_gla if implementation == "reference" else chunk_gla_xla
   return run(q, k, v, g_gamma, initial_state, layout, **options)

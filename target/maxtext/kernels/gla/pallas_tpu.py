@@ -38,6 +38,7 @@ def chunk_gla_pallas(
     scale: float,
     output_final_state: bool,
     chunk_size: int | None = None,
+    heads_major: bool = False,
 ):
   """Simple GLA: `S_t = exp(g) S_{t-1} + k_t v_t^T`, `o_t = scale * q_t S_t`.
 
@@ -60,6 +61,7 @@ def chunk_gla_pallas(
     output_final_state: whether to return the state after the last real token.
     chunk_size: tokens over which attention is quadratic, rounded up to a multiple of 16; None for the size of the matrix
       unit.
+    heads_major: whether q, k, v and o are to be read and written as [B, H, T, K] rather than as a program's arguments are.
 
   Returns:
     o [B, T, H, V] of v's type, and the final state [B, H, K, V] float32 or None.
@@ -68,7 +70,9 @@ def chunk_gla_pallas(
   q, k, v, initial_state = _two_at_least(q, k, v, initial_state)
   states = output_final_state or initial_state is not None
   segmented = segment_ids is not None
-  cfg = common.make_config(q, v, scale=scale, chunk_size=chunk_size, segmented=segmented, states=states)
+  cfg = common.make_config(
+      q, v, scale=scale, chunk_size=chunk_size, segmented=segmented, states=states, heads_major=heads_major
+  )
   if cfg is None:
     raise ValueError(
         f"K={key_dim} and V={value_dim} with chunk_size={chunk_size} need more VMEM than a TPU has; use implementation 'xla'"

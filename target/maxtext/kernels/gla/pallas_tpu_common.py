@@ -560,7 +560,9 @@ MAX_BLOCK = 512
 MAX_BLOCK_OF_ONE_HEAD = 2048
 
 
-def make_config(q, v, *, scale: float, chunk_size: int | None, segmented: bool, states: bool) -> Config | None:
+def make_config(
+    q, v, *, scale: float, chunk_size: int | None, segmented: bool, states: bool, heads_major: bool = False
+) -> Config | None:
   """Chooses view, chunk, block and heads of a grid step for arguments `q [B, T, H, K]` and `v [B, T, H, V]`.
 
   The chunk is `chunk_size` or the size of the matrix unit, or half of that where VMEM is short, rounded up to a multiple of
@@ -569,7 +571,7 @@ def make_config(q, v, *, scale: float, chunk_size: int | None, segmented: bool, 
 
   A grid step has all heads, in the view LANES as many as fit. In the view ROWS it has one, whose tokens lie together in HBM,
   and up to MAX_BLOCK_OF_ONE_HEAD of them. That is also what is left if all heads do not fit in the view STRIDED; XLA then
-  copies the operands.
+  copies the operands. `heads_major` asks for the view ROWS in place of STRIDED.
 
   Returns:
     The choice, or None if there is none. `states` says that there is an initial or a final state.
@@ -579,6 +581,8 @@ def make_config(q, v, *, scale: float, chunk_size: int | None, segmented: bool, 
   largest = min(chunk_size or mxu_size(), time)
   sizes = [largest, largest // 2] if chunk_size is None else [largest]
   view = choose_view(time, heads, (key_dim, value_dim))
+  if heads_major and view is View.STRIDED:
+    view = View.ROWS
   for view in [view, View.ROWS] if view is View.STRIDED else [view]:
     groups_choice = {
         View.STRIDED: [1],
