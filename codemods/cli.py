@@ -318,8 +318,10 @@ def review(
     """Make `report.html` again from `report.json`."""
     from codemods.engine.report import read_report
     from codemods.review import page
+    from codemods.review.terminal import console, print_page
 
     page.write(read_report(made), made)
+    print_page(console(), made)
 
 
 _OVERLAY_EXAMPLES = """

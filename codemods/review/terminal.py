@@ -144,6 +144,11 @@ def print_applied(out: Console, data: dict[str, Any], where: Path) -> None:
     out.print(f"report: {escape(str(where / 'report.html'))} and report.json")
 
 
+def print_page(out: Console, where: Path) -> None:
+    """Print where the page of a report is."""
+    out.print(f"report: {escape(str(where / 'report.html'))}")
+
+
 def print_overlay(out: Console, made: Overlay, where: Path) -> None:
     """The result of an overlay: what went in, and what found no place."""
     rules = documented_rules()

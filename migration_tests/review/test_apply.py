@@ -259,7 +259,7 @@ def test_review_makes_the_page_again(cli: CommandLine, made: Path) -> None:
     first = page.read_bytes()
     page.unlink()
     ran = cli("review", made / "out")
-    assert (ran.status, ran.err) == (0, "")
+    assert (ran.status, ran.out.decode(), ran.err) == (0, f"report: {page}\n", "")
     assert page.read_bytes() == first
     shutil.rmtree(made / "fork")  # the report is all that is needed
     assert cli("review", made / "out").status == 0

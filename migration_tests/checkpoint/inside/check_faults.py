@@ -129,11 +129,14 @@ def test_places_that_cannot_be_taken(folder: Path, maxtext: Path, run: Run) -> N
 def test_sources_that_are_none(folder: Path, maxtext: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "out"
     assert_refused(run("to-maxtext", tmp_path / "no", out, "--scan-layers", "true"), "no such")
-    assert_refused(run("to-maxtext", maxtext, out, "--scan-layers", "true"), "config.json")
+    for place in (maxtext, maxtext / "0", maxtext / "0" / "items"):
+        result = run("to-maxtext", place, out, "--scan-layers", "true")
+        assert_refused(result, "it is a MaxText checkpoint")
     assert_refused(run("to-hf", tmp_path / "no", out), "no such")
-    assert_refused(run("to-hf", folder, out), "no MaxText checkpoint")
+    assert_refused(run("to-hf", folder, out), "as a Hugging Face one has")
     assert_refused(run("compare-values", folder, folder), "no MaxText checkpoint")
-    assert_refused(run("compare-shapes", maxtext, maxtext), "config.json")
+    assert_refused(run("compare-shapes", maxtext, maxtext), "it is a MaxText checkpoint")
+    assert_refused(run("to-hf", tmp_path, out), "is neither in it nor in")
     several = tmp_path / "several"
     shutil.copytree(maxtext, several)
     shutil.copytree(maxtext / "0", several / "10")

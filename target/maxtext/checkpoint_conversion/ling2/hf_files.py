@@ -37,6 +37,8 @@ import numpy as np
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
+# What tells a MaxText checkpoint, in the folder of its arrays, of its step, or in one of steps.
+_MAXTEXT_SIGNS = ("_METADATA", "*/_METADATA", "*/*/_METADATA")
 # What the config of a Ling2 checkpoint calls its model.
 MODEL_TYPES = ("bailing_hybrid", "bailing_moe_v2_5")
 # As in the safetensors library.
@@ -198,7 +200,9 @@ def read_config(path: pathlib.Path) -> tuple[dict[str, Any], str]:
     CheckpointError: it is missing, no JSON object, or of another model.
   """
   if path.is_dir():
-    path = path / CONFIG
+    folder, path = path, path / CONFIG
+    if not os.path.lexists(path) and any(any(folder.glob(pattern)) for pattern in _MAXTEXT_SIGNS):
+      raise CheckpointError(f"{folder}: has no {CONFIG}; it is a MaxText checkpoint, and a Hugging Face one is needed.")
   text = _read_text(path)
   return parse_config(path, text), text
 

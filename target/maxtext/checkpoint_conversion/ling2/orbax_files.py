@@ -229,6 +229,8 @@ def find_items(path: pathlib.Path) -> pathlib.Path:
       for step in path.iterdir()
       if (number := re.fullmatch(r"(?:.*_)?(\d+)", step.name, re.ASCII)) and (items := _items_of(step))
   }
+  if not steps and (path / hf_files.CONFIG).is_file():
+    raise CheckpointError(f"{path}: is no MaxText checkpoint but has {hf_files.CONFIG}, as a Hugging Face one has.")
   if not steps:
     raise CheckpointError(f"{path}: no MaxText checkpoint ({METADATA} is neither in it nor in {ITEMS} or <step>/{ITEMS}).")
   if len(steps) > 1:
