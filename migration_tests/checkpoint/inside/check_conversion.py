@@ -414,6 +414,24 @@ def test_hosts_one_after_another(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "mt", "source"]
 
 
+def test_a_host_that_has_nothing_to_do_and_comes_late(tmp_path: Path) -> None:
+    source = hf_folders.small_folder(tmp_path / "source")
+    made, out = plan.plan(source, False), tmp_path / "mt"
+    first, late = (
+        convert.Settings(workers=1, group_bytes=1 << 30, shard=work.Shard(number, 2))
+        for number in (1, 2)
+    )
+    assert convert.to_maxtext(made, out, "hf", "test", first).finished
+    before = hf_folders.snapshot(out)
+    assert convert.to_maxtext(made, out, "hf", "test", late).finished
+    assert hf_folders.snapshot(out) == before
+    with pytest.raises(CheckpointError, match="exists"):
+        convert.to_maxtext(made, out, "hf", "test", first)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(CheckpointError, match="exists"):
+        convert.to_maxtext(made, tmp_path / "other", "hf", "test", late)
+
+
 def test_a_run_without_shard_does_what_hosts_left(tmp_path: Path) -> None:
     source = hf_folders.small_folder(tmp_path / "source")
     made = plan.plan(source, False)
