@@ -108,7 +108,11 @@ HfConfig = Annotated[
 Workers = Annotated[
     int | None,
     typer.Option(
-        "--workers", "-j", min=1, help="Default: two more than cores, at most 8.", metavar="N"
+        "--workers",
+        "-j",
+        min=1,
+        help="Default: two more than cores, to compare as many as cores; at most 8.",
+        metavar="N",
     ),
 ]
 ShardOption = Annotated[

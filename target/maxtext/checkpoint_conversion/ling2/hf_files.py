@@ -359,6 +359,10 @@ def build_header(tensors: list[tuple[str, str, tuple[int, ...]]]) -> tuple[bytes
   return struct.pack("<Q", len(header)) + header, {name: start + at for name, at in begins.items()}
 
 
+# A multiple of what any device or file system wants for the places and lengths of what is written past the page cache.
+_BLOCK = 1 << 16
+
+
 class SequentialFile:
   """A large file that is written once from its beginning to its end, past the page cache where the system allows that.
 
@@ -368,8 +372,6 @@ class SequentialFile:
     position: where the next bytes go.
   """
 
-  # A multiple of what any device or file system wants for the places and lengths of what is written past the cache.
-  _BLOCK = 1 << 16
   _BUFFER_BYTES = 16 << 20
 
   def __init__(self, path: pathlib.Path):
@@ -395,7 +397,7 @@ class SequentialFile:
 
   def _flush(self) -> None:
     """Writes all whole blocks."""
-    whole = self._filled // self._BLOCK * self._BLOCK
+    whole = self._filled // _BLOCK * _BLOCK
     self._write(self._buffer[:whole])
     rest = self._filled - whole
     self._buffer[:rest] = self._buffer[whole : self._filled]
@@ -426,15 +428,19 @@ class SequentialFile:
     try:
       if kind is None:
         self._flush()
-        self._write(self._buffer[: -(-self._filled // self._BLOCK) * self._BLOCK])
+        self._write(self._buffer[: _whole_blocks(self._filled)])
         os.ftruncate(self._descriptor, self.position)
     finally:
       os.close(self._descriptor)
 
 
 def _aligned(size: int) -> np.ndarray:
-  """Returns bytes that begin at a page of memory, a multiple of a block in number."""
-  return np.frombuffer(mmap.mmap(-1, -(-size // (1 << 16)) * (1 << 16)), np.uint8)
+  """Returns bytes that begin at a page of memory, whole blocks of them."""
+  return np.frombuffer(mmap.mmap(-1, _whole_blocks(size)), np.uint8)
+
+
+def _whole_blocks(size: int) -> int:
+  return -(-size // _BLOCK) * _BLOCK
 
 
 def build_index(files: list[pathlib.Path]) -> str:
